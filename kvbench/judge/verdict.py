@@ -1,0 +1,94 @@
+"""The verdict: the value that every report shows and `verdict.json` stores (schema 1)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Action", "CandidateVerdict", "Instrument", "Outcome", "RoundCount", "RuleResult", "Verdict"]
+
+
+class Outcome(StrEnum):
+    """Ordered from best to worst by `severity`."""
+
+    GO = "GO"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NO_GO = "NO_GO"
+    INVALID = "INVALID"
+
+    @property
+    def exit_code(self) -> int:
+        return {"GO": 0, "NO_GO": 1, "INCONCLUSIVE": 3, "INVALID": 4}[self.value]
+
+    @property
+    def severity(self) -> int:
+        return list(Outcome).index(self)
+
+
+class JudgeModel(BaseModel):
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+
+class Action(JudgeModel):
+    disable_tier: Literal["device", "host", "disk"]
+    why: str
+
+
+class RuleResult(JudgeModel):
+    """One rule's outcome. `effect`, `ci`, `decision_ci` and `limit` of a ratio rule are ratios."""
+
+    rule: str
+    kind: Literal["guardrail", "benefit", "validity", "evidence"]
+    status: Literal["pass", "fail", "unknown"]
+    metric: str | None = None
+    quantile: float | None = None
+    class_: str = Field(default="all", alias="class")
+    baseline: float | None = None
+    candidate: float | None = None
+    unit: str | None = None
+    effect: float | None = None
+    ci: tuple[float, float] | None = None
+    decision_ci: tuple[float, float] | None = None
+    limit: float | None = None
+    windows: list[dict[str, float | str | None]] = Field(default_factory=list)
+    text: str
+
+
+class RoundCount(JudgeModel):
+    done: int
+    planned: int
+    unit: Literal["round", "launch"]
+    needed: tuple[int, int] | None = None
+
+
+class Instrument(JudgeModel):
+    send_lag_p99_s: float | None = None
+    timestamp_error_p99_s: float | None = None
+    scrape_coverage: float | None = None
+    multi_token_event_share: float | None = None
+
+
+class CandidateVerdict(JudgeModel):
+    verdict: Outcome
+    exit_code: int
+    baseline: str
+    candidate: str
+    reasons: list[str]
+    """Plain sentences, the deciding one first."""
+    not_tested: list[str] = Field(default_factory=list)
+    action: Action | None = None
+    rules: list[RuleResult]
+    sources: dict[str, dict[str, float | None]]
+    rounds: RoundCount
+    instrument: Instrument
+    latency: list[dict[str, float | str | int | None]] = Field(default_factory=list)
+    """Rows arm × class × metric: count, p50, p90, p99 pooled over rounds (description, not decision)."""
+
+
+class Verdict(CandidateVerdict):
+    """The worst candidate's verdict, with all of them beneath when there are several."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    candidates: list[CandidateVerdict] | None = None

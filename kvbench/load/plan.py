@@ -1,0 +1,30 @@
+"""What the load driver is told: one JSON file beside the schedule. It runs as a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["LoadPlan"]
+
+
+class LoadPlan(BaseModel):
+    """One round of one arm for one worker. Paths are absolute."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schedule: Path
+    """Written by `kvbench.workload.storage.write_schedule`."""
+    out: Path
+    """Directory for `requests.parquet`, `tokens.parquet` and `load.json`; exists."""
+    arm: str
+    round: int
+    base_url: str
+    model: str
+    token_id_range: tuple[int, int]
+    api_key_env: str | None = None
+    extra_body: dict[str, object] = Field(default_factory=dict)
+    drain_s: float = 30.0
+    """After the last phase, requests still under way get this long before they count as timed out."""
+    worker: int = 0
