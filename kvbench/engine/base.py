@@ -90,7 +90,10 @@ class Launch:
 class Engine(Protocol):
     """One start of one engine. `start` may be called once; `stop` any number of times."""
 
-    kind: Literal["vllm", "tensorrt-llm", "attached", "emulated"]
+    @property
+    def kind(self) -> Literal["vllm", "tensorrt-llm", "attached", "emulated"]:
+        """As in the profile."""
+        ...
 
     def start(self, progress: Progress) -> Endpoint:
         """Start and wait until requests are answered. EngineError with the cause when that fails."""

@@ -6,6 +6,7 @@ version. Owns the content, not where it is stored. Sizes in elements unless the 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import struct
@@ -13,8 +14,8 @@ from collections.abc import Iterator
 from math import prod
 
 BOS_ID, EOS_ID, VOCABULARY = 256, 257, 258
-LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_SIZE = 4, 256, 4, 2, 64
-INTERMEDIATE = 1024
+LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_SIZE = 2, 256, 2, 2, 64
+INTERMEDIATE = 512
 MAX_POSITIONS = 32768
 
 # Half-widths of the uniform distributions. Chosen so that attention picks out few tokens among thousands and the
@@ -36,6 +37,15 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+
+
+@functools.cache
+def digest() -> str:
+    """Names the content of all files."""
+    whole = hashlib.sha256()
+    for name, content in sorted(files().items()):
+        whole.update(name.encode() + b"\0" + content)
+    return whole.hexdigest()[:12]
 
 
 def files() -> dict[str, bytes]:

@@ -71,6 +71,8 @@ class ArmRound:
 
 @dataclass(frozen=True)
 class RoundPair:
+    """The two rounds that played one schedule."""
+
     index: int
     baseline: ArmRound
     candidate: ArmRound

@@ -5,9 +5,22 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
-__all__ = ["Action", "CandidateVerdict", "Instrument", "Outcome", "RoundCount", "RuleResult", "Verdict"]
+__all__ = [
+    "Action",
+    "CandidateVerdict",
+    "Instrument",
+    "Kind",
+    "Outcome",
+    "RoundCount",
+    "RuleResult",
+    "Status",
+    "Verdict",
+]
+
+Kind = Literal["guardrail", "benefit", "validity", "evidence"]
+Status = Literal["pass", "fail", "unknown"]
 
 
 class Outcome(StrEnum):
@@ -28,10 +41,14 @@ class Outcome(StrEnum):
 
 
 class JudgeModel(BaseModel):
+    """Base of what a verdict is made of: values that never change."""
+
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
 
 class Action(JudgeModel):
+    """What to do now."""
+
     disable_tier: Literal["device", "host", "disk"]
     why: str
 
@@ -40,11 +57,13 @@ class RuleResult(JudgeModel):
     """One rule's outcome. `effect`, `ci`, `decision_ci` and `limit` of a ratio rule are ratios."""
 
     rule: str
-    kind: Literal["guardrail", "benefit", "validity", "evidence"]
-    status: Literal["pass", "fail", "unknown"]
+    kind: Kind
+    status: Status
     metric: str | None = None
     quantile: float | None = None
-    class_: str = Field(default="all", alias="class")
+    class_: str = Field(
+        default="all", validation_alias=AliasChoices("class", "class_"), serialization_alias="class"
+    )
     baseline: float | None = None
     candidate: float | None = None
     unit: str | None = None
@@ -57,6 +76,8 @@ class RuleResult(JudgeModel):
 
 
 class RoundCount(JudgeModel):
+    """Pairs of rounds. `needed`: how many in all would settle what is open, fewest and most."""
+
     done: int
     planned: int
     unit: Literal["round", "launch"]
@@ -64,6 +85,8 @@ class RoundCount(JudgeModel):
 
 
 class Instrument(JudgeModel):
+    """The measurement about itself: the worst round's figures. None: not measured."""
+
     send_lag_p99_s: float | None = None
     timestamp_error_p99_s: float | None = None
     scrape_coverage: float | None = None
@@ -71,6 +94,8 @@ class Instrument(JudgeModel):
 
 
 class CandidateVerdict(JudgeModel):
+    """One candidate against the baseline."""
+
     verdict: Outcome
     exit_code: int
     baseline: str

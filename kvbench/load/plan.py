@@ -25,6 +25,14 @@ class LoadPlan(BaseModel):
     token_id_range: tuple[int, int]
     api_key_env: str | None = None
     extra_body: dict[str, object] = Field(default_factory=dict)
+    """Further fields of every completion. `"min_tokens": "output"` stands for the output length of each request."""
     drain_s: float = 30.0
     """After the last phase, requests still under way get this long before they count as timed out."""
+    connect_timeout_s: float = 10.0
+    """For one TCP connection with its TLS handshake: three SYN retransmissions (1 + 2 + 4 s) and some room."""
     worker: int = 0
+
+    @property
+    def forces_length(self) -> bool:
+        """Whether the server is told to produce exactly the tokens asked for, so that fewer are a failure."""
+        return self.extra_body.get("ignore_eos") is True or "min_tokens" in self.extra_body

@@ -1,1 +1,1 @@
-"""See DESIGN: observe."""
+"""Scraping of engine metrics and sampling of the host during a round."""

@@ -26,7 +26,7 @@ REQUESTS = pa.schema(
         ("cached_tokens", pa.int64()),  # null: the engine did not say
         ("output_tokens_asked", pa.int64()),
         ("output_tokens_received", pa.int64()),
-        ("status", pa.string()),  # "ok" | "error"
+        ("status", pa.string()),  # "ok" | "error" | "unsent": its time came after the round was over
         ("error", pa.string()),  # "<cause>: <detail>", cause one of load.outcome.CAUSES
         ("prompt_digest", pa.string()),
         ("output_digest", pa.string()),

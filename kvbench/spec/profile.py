@@ -1,6 +1,6 @@
 """A profile: one engine, its model and its KV-cache tiers, as the user writes it.
 
-Sizes in bytes, times in seconds after loading. Nothing here touches the world.
+Sizes in bytes, times in seconds after loading. Nothing here touches the world; `fitness` says what cannot be.
 """
 
 from __future__ import annotations
@@ -8,19 +8,49 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from kvbench.spec.quantity import Bandwidth, ByteSize, Fraction, PositiveSeconds
+from kvbench.spec.fitness import misfits
+from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
+from kvbench.spec.quantity import Bandwidth, ByteSize, Fraction, PositiveSeconds, Whole
 
-__all__ = ["DeviceTier", "DiskTier", "EngineSpec", "HostTier", "Profile", "Tiers"]
-
-FlagValue = str | int | float | bool | list[str | int | float] | dict[str, object]
+__all__ = ["DeviceTier", "DiskTier", "EngineSpec", "HostTier", "Profile", "SpecModel", "Tiers"]
 
 
-class SpecModel(BaseModel):
-    """Base of everything users write: unknown keys are errors, values never change after loading."""
+def _flag_form(value: object) -> str | None:
+    forms = {
+        bool: "switch",
+        int: "whole",
+        float: "number",
+        str: "text",
+        list: "list",
+        tuple: "list",
+        dict: "mapping",
+    }
+    return forms.get(type(value))
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+FlagValue = Annotated[
+    Annotated[bool, Tag("switch")]
+    | Annotated[int, Tag("whole")]
+    | Annotated[float, Field(allow_inf_nan=False), Tag("number")]
+    | Annotated[str, Tag("text")]
+    | Annotated[list[str | int | float], Tag("list")]
+    | Annotated[dict[str, object], Tag("mapping")],
+    Discriminator(
+        _flag_form,
+        custom_error_type="form",
+        custom_error_message="expected a value; a switch takes true or false",
+    ),
+]
+
+
+def _env_text(value: object) -> object:
+    """Environment variables are text; numbers may be written bare."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class EngineSpec(SpecModel):
@@ -29,25 +59,45 @@ class EngineSpec(SpecModel):
     kind: Literal["vllm", "tensorrt-llm", "attached", "emulated"]
     environment: str | None = None
     image: str | None = None
-    command: list[str] | None = None
+    command: Annotated[list[str], Field(min_length=1)] | None = None
     version: str | None = None
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     served_name: str | None = None
     args: dict[str, FlagValue] = Field(default_factory=dict)
-    env: dict[str, str] = Field(default_factory=dict)
+    """Flag (without leading dashes, spelled as the engine's help does) → value."""
+    env: dict[EnvName, Annotated[str, BeforeValidator(_env_text)]] = Field(default_factory=dict)
     ready_timeout: PositiveSeconds = 600.0
     base_url: str | None = None
     metrics_url: str | None = None
-    api_key_env: str | None = None
-    token_id_range: tuple[int, int] | None = None
+    api_key_env: EnvName | None = None
+    token_id_range: tuple[Whole, Whole] | None = None
+
+    @field_validator("base_url", "metrics_url")
+    @classmethod
+    def _http_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError(f"expected a URL such as http://127.0.0.1:8000, got {value!r}")
+        return value
+
+    @field_validator("base_url")
+    @classmethod
+    def _without_v1(cls, value: str | None) -> str | None:
+        return value.rstrip("/").removesuffix("/v1").rstrip("/") if value else value
+
+    @field_validator("token_id_range")
+    @classmethod
+    def _rising(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and not 0 <= value[0] < value[1]:
+            raise ValueError(f"expected [first, last] with 0 <= first < last, got {list(value)}")
+        return value
 
 
 class DeviceTier(SpecModel):
     """KV blocks in GPU memory (on the CPU engine: its KV arena). One of the two sizes, or the engine's default."""
 
-    memory_utilization: Fraction | None = None
-    blocks: Annotated[int, Field(ge=2)] | None = None
+    memory_utilization: Annotated[Fraction, Field(gt=0)] | None = None
+    blocks: Annotated[Whole, Field(ge=2)] | None = None
     kv_dtype: str = "auto"
 
 
@@ -57,11 +107,11 @@ class HostTier(SpecModel):
     size: ByteSize
     policy: Literal["lru", "arc"] = "lru"
     via: Literal["native", "offloading", "lmcache"] = "native"
-    chunk_tokens: Annotated[int, Field(ge=1)] | None = None
-    blocks_per_chunk: Annotated[int, Field(ge=1)] | None = None
-    store_threshold: Annotated[int, Field(ge=0)] = 0
+    chunk_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    blocks_per_chunk: Annotated[Whole, Field(ge=1)] | None = None
+    store_threshold: Annotated[Whole, Field(ge=0)] = 0
     offload_prompt_only: bool = True
-    min_priority: Annotated[int, Field(ge=0, le=100)] | None = None
+    min_priority: Annotated[Whole, Field(ge=0, le=100)] | None = None
     throttle: Bandwidth | None = None
     """Embedded engine only: slows host-to-device copies, to test that a gate refuses a bad tier."""
 
@@ -70,11 +120,20 @@ class DiskTier(SpecModel):
     """KV blocks in files behind the host tier. kvbench puts a directory of its own under `path` for each launch."""
 
     path: Path
-    read_threads: Annotated[int, Field(ge=1)] = 16
-    write_threads: Annotated[int, Field(ge=1)] = 16
+    read_threads: Annotated[Whole, Field(ge=1)] = 16
+    write_threads: Annotated[Whole, Field(ge=1)] = 16
     size_limit: ByteSize | None = None
     throttle: Bandwidth | None = None
     """Embedded engine only: slows reads from the tier, to test that a gate refuses a bad tier."""
+
+    @field_validator("path")
+    @classmethod
+    def _plain(cls, value: Path) -> Path:
+        if str(value) == "." or "$" in str(value):
+            raise ValueError(
+                f"expected a directory, got {str(value)!r}; environment variables are not replaced here"
+            )
+        return value
 
 
 class Tiers(SpecModel):
@@ -85,12 +144,31 @@ class Tiers(SpecModel):
     disk: DiskTier | None = None
 
 
-class Profile(SpecModel):
+class Profile(SpecFile):
     """One YAML file: an arm of a comparison."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Name
     engine: EngineSpec
     tiers: Tiers = Tiers()
+
+    @field_validator("engine")
+    @classmethod
+    def _flags_spelled_once(cls, engine: EngineSpec) -> EngineSpec:
+        """`--max_model_len` and `max-model-len` are one flag; stored as the engine's help spells it."""
+        spelled: dict[str, FlagValue] = {}
+        for written, value in engine.args.items():
+            flag = written.lstrip("-").replace("_", "-")
+            flag = flag.replace("-", "_") if engine.kind == "tensorrt-llm" else flag
+            if flag in spelled:
+                raise Misfit((("args", written), f"the flag {flag} is given twice"))
+            spelled[flag] = value
+        return engine.model_copy(update={"args": spelled})
+
+    @model_validator(mode="after")
+    def _fits(self) -> Profile:
+        if problems := list(misfits(self.engine, self.tiers)):
+            raise Misfit(*problems)
+        return self
 
     @property
     def served_name(self) -> str:

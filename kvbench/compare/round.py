@@ -1,0 +1,275 @@
+"""One round of one arm: launch, prove, drive, scrape, stop, store. Everything it starts it also ends."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from kvbench.compare.cold import residue_before
+from kvbench.compare.view import View
+from kvbench.compare.watch import Watch
+from kvbench.engine.base import Effective, Endpoint, Engine, Launch
+from kvbench.engine.create import create_engine
+from kvbench.engine.launch import make_disk_directory
+from kvbench.judge.evidence import ArmRound, ScrapeSummary
+from kvbench.load.plan import LoadPlan
+from kvbench.load.run import LoadResult, run_load
+from kvbench.observe.host import HostSampler
+from kvbench.observe.scrape import Scraper
+from kvbench.plan.profile_geometry import kv_bytes_per_token
+from kvbench.plan.reuse import expected_sources
+from kvbench.record.journal import Journal
+from kvbench.record.manifest import EngineEventRecord, RoundRecord, ScrapeRecord
+from kvbench.record.run_directory import RunDirectory, utc_now
+from kvbench.spec.profile import Profile
+from kvbench.workload.build import build_schedule
+from kvbench.workload.schedule import Schedule
+from kvbench.workload.storage import read_schedule, write_schedule
+
+__all__ = ["RoundJob", "make_launch", "record_round"]
+
+SETTLE_S = 1.0
+"""After the last answer: cascade stores and their counters finish after the HTTP response (half a second and one
+more engine step were enough on the embedded engine)."""
+
+
+@dataclass(frozen=True)
+class RoundJob:
+    """Which round of which arm."""
+
+    profile: Profile
+    index: int
+    attempt: int
+    order: int
+    prove_only: bool = False
+    """Launch and prove, but drive no load: another arm has already turned out not to be what was asked for."""
+
+    @property
+    def label(self) -> str:
+        """Unique within the run."""
+        repeat = f"-again-{self.attempt}" if self.attempt else ""
+        return f"{self.profile.name}-{self.index}{repeat}"
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """What a round left behind besides its tables."""
+
+    scrapes: ScrapeSummary
+    load: LoadResult
+    watch: Watch
+
+
+def record_round(job: RoundJob, journal: Journal, view: View) -> ArmRound:
+    """Record one round; its tables and its entry in run.json are on disk when this returns."""
+    from kvbench.compare.stored import read_round
+
+    run = journal.run
+    directory = run.round_directory(job.profile.name, job.index)
+    if directory.exists():
+        run.set_spoiled_aside(job.profile.name, job.index)
+    directory.mkdir(parents=True)
+    started = utc_now()
+    view.stage(f"starting {job.profile.name} for round {job.index}")
+    with ExitStack() as stack:
+        launch = make_launch(job.profile, directory, job.label)
+        engine = create_engine(job.profile, launch)
+        stack.callback(engine.stop)
+        endpoint = engine.start(view.stage)
+        effective = engine.effective()
+        residue, unproven = residue_before(engine, endpoint, launch)
+        observed = None
+        if not effective.differences and not job.prove_only:
+            schedule = _schedule(job, journal, effective)
+            observed = _drive(job, journal, engine, endpoint, schedule, directory, view)
+    record = _record(job, journal, started, effective, residue, unproven, observed)
+    journal.add(record)
+    return read_round(run, record)
+
+
+def make_launch(profile: Profile, directory: Path, label: str) -> Launch:
+    """Where one start keeps its things; a disk tier gets a directory of its own, made and marked."""
+    disk = profile.tiers.disk if profile.engine.kind != "attached" else None
+    return Launch(
+        directory=directory,
+        log=directory / "engine-1.log",
+        disk_directory=make_disk_directory(disk.path, label) if disk is not None else None,
+        label=label,
+    )
+
+
+def _schedule(job: RoundJob, journal: Journal, effective: Effective) -> Schedule:
+    """The round's schedule: made by whichever arm comes first, then the same for all."""
+    path = journal.run.schedule_path(job.index)
+    if path.exists():
+        return read_schedule(path)
+    schedule = build_schedule(
+        journal.manifest.workload,
+        job.index,
+        block_tokens=effective.block_tokens,
+        capacities_tokens=_capacities_tokens(effective, job.profile),
+        max_model_len=effective.max_model_len,
+    )
+    path.parent.mkdir(exist_ok=True)
+    write_schedule(schedule, path)
+    return schedule
+
+
+def _capacities_tokens(effective: Effective, profile: Profile) -> dict[str, int] | None:
+    if effective.block_tokens is None or effective.device_blocks is None:
+        return None
+    capacities = {"device": effective.block_tokens * effective.device_blocks}
+    per_token = kv_bytes_per_token(profile)
+    if effective.host_bytes and per_token:
+        capacities["host"] = int(effective.host_bytes // per_token)
+    return capacities
+
+
+def _drive(
+    job: RoundJob,
+    journal: Journal,
+    engine: Engine,
+    endpoint: Endpoint,
+    schedule: Schedule,
+    directory: Path,
+    view: View,
+) -> _Observed:
+    """Play the schedule while scraping and sampling; both are stopped and written whatever happens."""
+    name = job.profile.name
+    origin: float | None = None
+
+    def now() -> float:
+        return time.monotonic() - origin if origin is not None else 0.0
+
+    with ExitStack() as stack:
+        scraper = Scraper(endpoint.metrics_url, directory, api_key_env=endpoint.api_key_env)
+        host = HostSampler(
+            directory, engine_pids=lambda: engine.state().pids, disk_path=_disk_path(job.profile)
+        )
+        stack.callback(scraper.close)
+        stack.callback(host.close)
+        watch = Watch(engine, now=now, latest=scraper.latest)
+        scraper.start()
+        host.start()
+
+        def on_event(event: dict[str, object]) -> None:
+            nonlocal origin
+            kind = event["event"]
+            if kind == "prime":
+                view.stage(f"{name}: filling the tiers, prefix {event['done']} of {event['of']}")
+            elif kind == "started":
+                origin = float(str(event["monotonic"]))
+            elif kind == "progress":
+                watch.tokens_received(float(str(event["tokens"])))
+                view.round_progress(
+                    arm=name,
+                    round=job.index,
+                    t_s=float(str(event["t_s"])),
+                    duration_s=schedule.duration_s,
+                    sent=int(str(event["sent"])),
+                    done=int(str(event["done"])),
+                    failed=int(str(event["failed"])),
+                    ttft_p50_s=_optional(event.get("ttft_p50_s")),
+                )
+
+        load = run_load(_load_plan(job, journal.run, endpoint, directory), on_event=on_event, should_stop=watch)
+        time.sleep(SETTLE_S)
+        zero = origin if origin is not None else time.monotonic()
+        answered = pd.read_parquet(directory / "requests.parquet", columns=["last_token_s"])["last_token_s"].max()
+        scrapes = scraper.stop(
+            zero,
+            measured=_measured_span(schedule),
+            answered_until_s=None if pd.isna(answered) else float(answered),
+        )
+        host.stop(zero)
+    return _Observed(scrapes, load, watch)
+
+
+def _disk_path(profile: Profile) -> Path | None:
+    return profile.tiers.disk.path.expanduser() if profile.tiers.disk and profile.engine.kind != "attached" else None
+
+
+def _optional(value: object) -> float | None:
+    return None if value is None else float(str(value))
+
+
+def _measured_span(schedule: Schedule) -> tuple[float, float]:
+    measured = [phase for phase in schedule.phases if phase.measured]
+    return (measured[0].start_s, measured[-1].end_s) if measured else (0.0, schedule.duration_s)
+
+
+def _load_plan(job: RoundJob, run: RunDirectory, endpoint: Endpoint, directory: Path) -> LoadPlan:
+    return LoadPlan(
+        schedule=run.schedule_path(job.index).resolve(),
+        out=directory.resolve(),
+        arm=job.profile.name,
+        round=job.index,
+        base_url=endpoint.base_url,
+        model=endpoint.model,
+        token_id_range=endpoint.token_id_range,
+        api_key_env=endpoint.api_key_env,
+        extra_body=endpoint.extra_body,
+    )
+
+
+def _record(
+    job: RoundJob,
+    journal: Journal,
+    started: str,
+    effective: Effective,
+    residue: tuple[str, ...],
+    unproven: tuple[str, ...],
+    observed: _Observed | None,
+) -> RoundRecord:
+    return RoundRecord(
+        arm=job.profile.name,
+        index=job.index,
+        state="done",
+        launch=job.label if job.profile.engine.kind != "attached" else job.profile.name,
+        started_utc=started,
+        order=job.order,
+        engine_version=effective.version,
+        effective={k: v for k, v in vars(effective).items() if k not in ("differences", "unknown")},
+        config_differences=list(effective.differences),
+        config_unknown=[*effective.unknown, *unproven],
+        residue=list(residue),
+        events=[EngineEventRecord(**vars(e)) for e in observed.watch.events] if observed else [],
+        scrapes=ScrapeRecord(**vars(observed.scrapes)) if observed else ScrapeRecord(),
+        spoiled_attempts=job.attempt,
+        expected_sources=_expected(job, journal, effective) if observed else None,
+        capacities=_capacities(job, effective),
+        load=observed.load.figures if observed else {},
+    )
+
+
+def _capacities(job: RoundJob, effective: Effective) -> dict[str, float]:
+    facts = {
+        "block_tokens": effective.block_tokens,
+        "device_blocks": effective.device_blocks,
+        "host_bytes": effective.host_bytes,
+        "kv_bytes_per_token": kv_bytes_per_token(job.profile),
+    }
+    return {name: float(value) for name, value in facts.items() if value is not None}
+
+
+def _expected(job: RoundJob, journal: Journal, effective: Effective) -> dict[str, float] | None:
+    """Tokens by source that the schedule's reuse predicts at this engine's sizes."""
+    per_token = kv_bytes_per_token(job.profile)
+    if effective.block_tokens is None or effective.device_blocks is None:
+        return None
+    host_bytes = effective.host_bytes or 0
+    if host_bytes and per_token is None:
+        return None
+    host_blocks = int(host_bytes // (per_token * effective.block_tokens)) if per_token else 0
+    sources = expected_sources(
+        read_schedule(journal.run.schedule_path(job.index)),
+        block_tokens=effective.block_tokens,
+        device_blocks=effective.device_blocks,
+        host_blocks=host_blocks,
+        disk=bool(effective.disk),
+    )
+    return {source: float(tokens) for source, tokens in sources.items()}

@@ -1,0 +1,115 @@
+"""The manifest of a new run: everything that is known before the first engine starts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import psutil
+
+from kvbench import __version__
+from kvbench.engine.base import Rendered
+from kvbench.engine.create import render_profile
+from kvbench.record.manifest import ArmRecord, Manifest
+from kvbench.record.run_directory import RunDirectory, utc_now
+from kvbench.spec.crosscheck import differences
+from kvbench.spec.loading import Experiment
+from kvbench.spec.profile import Profile, SpecModel
+from kvbench.spec.rules import Rules
+from kvbench.spec.workload import Workload
+
+__all__ = ["host_facts", "new_manifest", "single_arm_manifest"]
+
+
+def host_facts() -> dict[str, str | int | float]:
+    """What this machine is; goes into run.json and every report."""
+    return {
+        "cpu_model": _cpu_model(),
+        "cores": os.cpu_count() or 0,
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def new_manifest(run: RunDirectory, experiment: Experiment, warnings: list[str]) -> Manifest:
+    """Of a comparison."""
+    arms = [_arm(experiment.baseline, "baseline"), *(_arm(p, "candidate") for p in experiment.candidates)]
+    outside_tiers = [
+        f"{candidate.name}: {difference}"
+        for candidate in experiment.candidates
+        for difference in differences(experiment.baseline, candidate)
+    ]
+    return Manifest(
+        kvbench=__version__,
+        name="-vs-".join(arm.name for arm in arms),
+        run_id=run.path.name,
+        kind="compare",
+        state="running",
+        created_utc=utc_now(),
+        host=host_facts(),
+        seed=experiment.workload.seed,
+        arms=arms,
+        workload=experiment.workload,
+        rules=experiment.rules,
+        arm_differences=outside_tiers,
+        warnings=warnings,
+        rounds_planned=experiment.rules.rounds.max,
+        digests=_digests(arms, experiment.workload, experiment.rules),
+    )
+
+
+def single_arm_manifest(run: RunDirectory, profile: Profile, workload: Workload, rounds: int) -> Manifest:
+    """Of a recording of one arm; it has no rules."""
+    arms = [_arm(profile, "baseline")]
+    return Manifest(
+        kvbench=__version__,
+        name=profile.name,
+        run_id=run.path.name,
+        kind="run",
+        state="running",
+        created_utc=utc_now(),
+        host=host_facts(),
+        seed=workload.seed,
+        arms=arms,
+        workload=workload,
+        rules=Rules(name="none"),
+        rounds_planned=rounds,
+        digests=_digests(arms, workload, Rules(name="none")),
+    )
+
+
+def _arm(profile: Profile, role: str) -> ArmRecord:
+    attached = profile.engine.kind == "attached"
+    rendered = Rendered(argv=(), env={}) if attached else render_profile(profile)
+    return ArmRecord.model_validate(
+        {
+            "name": profile.name,
+            "role": role,
+            "profile": profile,
+            "argv": list(rendered.argv),
+            "env": rendered.env,
+            "files": rendered.files,
+        }
+    )
+
+
+def _digests(arms: list[ArmRecord], workload: Workload, rules: Rules) -> dict[str, str]:
+    models: dict[str, SpecModel] = {f"profile {arm.name}": arm.profile for arm in arms}
+    models |= {"workload": workload, "rules": rules}
+    return {
+        name: hashlib.sha256(model.model_dump_json(by_alias=True).encode()).hexdigest()
+        for name, model in models.items()
+    }

@@ -1,0 +1,68 @@
+"""What `kvbench run` tells about the one arm that it recorded: figures, no verdict. Times in seconds."""
+
+from __future__ import annotations
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from kvbench.compare.stored import read_round
+from kvbench.judge.latency import carries
+from kvbench.judge.phases import measured_start
+from kvbench.judge.sources import Counters, add_sources
+from kvbench.record.manifest import Manifest
+from kvbench.record.run_directory import RunDirectory
+from kvbench.spec.quantity import show_seconds
+
+__all__ = ["show_summary", "summarise"]
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
+    """TTFT by class over all rounds, failed requests counted at the time-out; tokens by source."""
+    rounds = [read_round(run, record) for record in manifest.rounds if record.state == "done"]
+    tables = [r.requests[r.requests["measured"].astype(bool)] for r in rounds]
+    requests = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+    classes = {}
+    for name, group in requests.groupby("class") if len(requests) else ():
+        ok = group["status"] == "ok"
+        ttft = (group["first_token_s"] - group["intended_s"]).where(ok, manifest.workload.request_timeout)
+        smallest = min(sum(t["class"] == name) for t in tables)
+        classes[str(name)] = {
+            "requests": len(group),
+            "failed": int((~ok).sum()),
+            "ttft_s": {f"p{q * 100:g}": float(ttft.quantile(q)) for q in QUANTILES if carries(smallest, q)},
+        }
+    start = measured_start(manifest.workload)
+    return {
+        "run": str(run.path),
+        "arm": manifest.arms[0].name,
+        "rounds": len(rounds),
+        "classes": classes,
+        "sources": add_sources(Counters(r.metrics).by_source(start) for r in rounds),
+        "events": [{"kind": e.kind, "t_s": e.t_s, "detail": e.detail} for r in rounds for e in r.events],
+        "config_differences": sorted({d for r in rounds for d in r.config_differences}),
+    }
+
+
+def show_summary(console: Console, manifest: Manifest, summary: dict[str, object]) -> None:
+    """For people."""
+    table = Table(title=f"{manifest.arms[0].name}: TTFT by class", title_justify="left")
+    for heading in ("class", "requests", "failed", *(f"p{q * 100:g}" for q in QUANTILES)):
+        table.add_column(heading, justify="left" if heading == "class" else "right")
+    classes = summary["classes"]
+    assert isinstance(classes, dict)  # noqa: S101 - made above
+    for name, figures in classes.items():
+        shown = [figures["ttft_s"].get(f"p{q * 100:g}") for q in QUANTILES]
+        cells = ("too few" if s is None else show_seconds(s) for s in shown)
+        table.add_row(name, f"{figures['requests']:,}", f"{figures['failed']:,}", *cells)
+    console.print(table)
+    sources = summary["sources"]
+    assert isinstance(sources, dict)  # noqa: S101 - made above
+    shares = ", ".join(f"{n} {'not told' if v is None else f'{v:,.0f}'}" for n, v in sources.items())
+    console.print(f"prompt tokens by source: {shares}", markup=False)
+    for kind in ("events", "config_differences"):
+        for entry in summary[kind] if isinstance(summary[kind], list) else ():  # type: ignore[attr-defined]
+            console.print(f"{kind.replace('_', ' ')}: {entry}", markup=False)
+    console.print(f"recorded in {summary['run']}", markup=False)

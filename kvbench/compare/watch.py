@@ -1,0 +1,72 @@
+"""Looks after an engine during a round: whether it is there, and whether it makes progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kvbench.engine.base import Engine
+from kvbench.judge.evidence import EngineEvent
+
+__all__ = ["FROZEN_AFTER_S", "Watch"]
+
+FROZEN_AFTER_S = 60.0
+"""Requests running or waiting and no token for this long is a frozen engine, whatever `/health` says.
+
+A minute is longer than any step of a healthy engine and shorter than the default request time-out; the reports
+behind it (schedulers that dead-lock under KV pressure while `/health` stays 200) are endless stalls.
+"""
+
+
+class Watch:
+    """Called as often as one likes; looks at most once a second. True means: end the round now."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        now: Callable[[], float],
+        latest: Callable[[], Mapping[str, float]],
+        frozen_after_s: float = FROZEN_AFTER_S,
+    ) -> None:
+        """`now` gives seconds from the round's start, `latest` the newest canonical metrics by name."""
+        self.events: list[EngineEvent] = []
+        self._engine = engine
+        self._now = now
+        self._latest = latest
+        self._frozen_after_s = frozen_after_s
+        self._looked_at = float("-inf")
+        self._tokens: float | None = None
+        self._moved_at: float | None = None
+        self._client_tokens = 0.0
+
+    def tokens_received(self, total: float) -> None:
+        """Tell how many output tokens the client has seen: progress even when metrics are missing."""
+        if total > self._client_tokens:
+            self._client_tokens = total
+            self._moved_at = self._now()
+
+    def __call__(self) -> bool:
+        """Look; record what happened."""
+        now = self._now()
+        if self.events:
+            return True
+        if now - self._looked_at < 1.0:
+            return False
+        self._looked_at = now
+        state = self._engine.state()
+        if not state.alive:
+            self.events.append(EngineEvent("died", now, state.detail or "the engine is gone"))
+        elif self._is_frozen(now):
+            self.events.append(
+                EngineEvent("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s")
+            )
+        return bool(self.events)
+
+    def _is_frozen(self, now: float) -> bool:
+        metrics = self._latest()
+        tokens = metrics.get("prompt_tokens", 0.0) + metrics.get("generation_tokens", 0.0)
+        busy = metrics.get("requests_running", 0.0) + metrics.get("requests_waiting", 0.0) > 0
+        if self._moved_at is None or not busy or tokens != self._tokens:
+            self._tokens = tokens
+            self._moved_at = now
+        return now - self._moved_at > self._frozen_after_s

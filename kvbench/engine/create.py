@@ -1,0 +1,56 @@
+"""From a profile to its engine, and to the command that the engine would be started with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvbench.engine import tensorrt_llm, vllm_engine
+from kvbench.engine.attached import AttachedEngine
+from kvbench.engine.base import Engine, Launch, Rendered
+from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.spec.profile import Profile
+
+__all__ = ["create_engine", "render_profile"]
+
+
+def create_engine(profile: Profile, launch: Launch) -> Engine:
+    """The engine of this profile; nothing is started yet."""
+    match profile.engine.kind:
+        case "vllm":
+            return vllm_engine.VllmEngine(profile, launch)
+        case "attached":
+            return AttachedEngine(profile, launch)
+        case "tensorrt-llm":
+            return tensorrt_llm.TensorRtLlmEngine(profile, launch)
+        case "emulated":
+            raise NotSupportedYetError(
+                "engine.kind: emulated", do="use environment: vllm-cpu on a machine without a GPU"
+            )
+
+
+def render_profile(profile: Profile) -> Rendered:
+    """What `kvbench render` shows: nothing is started, made or asked, and no engine needs to be installed.
+
+    The port is the engine's default, where a launch takes a free one; engine id and directories are stand-ins too.
+    """
+    match profile.engine.kind:
+        case "vllm":
+            return vllm_engine.render_without_start(profile)
+        case "tensorrt-llm":
+            return tensorrt_llm.render(
+                profile,
+                port=_port(profile),
+                file=Path(f"kvbench-{profile.name}.yaml").absolute(),
+            )
+        case "attached":
+            raise InputError(
+                f"profile {profile.name} attaches to a running server, so there is no command to show",
+                do="`kvbench render` is for engines that kvbench starts",
+            )
+        case "emulated":
+            raise NotSupportedYetError("engine.kind: emulated")
+
+
+def _port(profile: Profile) -> int:
+    given = profile.engine.args.get("port", tensorrt_llm.DEFAULT_PORT)
+    return given if isinstance(given, int) else tensorrt_llm.DEFAULT_PORT

@@ -1,0 +1,156 @@
+"""Which flags an engine version has, by its own `--help`, and whether those of a profile are among them.
+
+Reading a help text is pure; asking an engine for it takes seconds, so its answer is kept under KVBENCH_HOME.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvbench.engine.base import Progress
+from kvbench.errors import EngineError, InputError
+from kvbench.spec.profile import FlagValue
+
+__all__ = ["Flags", "argv_of", "check_flags", "flag_name", "known_flags", "parse_help", "shipped_flags"]
+
+HELP_TIMEOUT_S = 180.0
+"""vLLM's help imports torch and builds every option: 18 s of CPU on two cores, twice that when they are busy."""
+
+_OPTION = re.compile(r"^ {2}(?P<names>-{1,2}[\w-]+.*)$")
+_NAME = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
+_CHOICES = re.compile(r"--[\w-]+ \{(?P<choices>[^{}]+)\}")
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Flag name without dashes → its choices; empty when any value may be tried."""
+
+    choices: dict[str, tuple[str, ...]]
+
+    def nearest(self, name: str) -> str | None:
+        """The known flag that looks most like this one."""
+        found = difflib.get_close_matches(name, self.choices, n=1, cutoff=0.6)
+        return found[0] if found else None
+
+
+def flag_name(key: str) -> str:
+    """How the engine's parser spells a key: `max_model_len` and `max-model-len` are one flag."""
+    head, dot, rest = key.removeprefix("--").partition(".")
+    return head.replace("_", "-") + dot + rest
+
+
+def argv_of(args: Mapping[str, FlagValue]) -> list[str]:
+    """`{max-model-len: 8192, enforce-eager: true}` as arguments; lists and mappings become JSON."""
+    argv: list[str] = []
+    for key, value in args.items():
+        flag = f"--{flag_name(key)}"
+        if isinstance(value, bool):
+            argv.append(flag if value else f"--no-{flag_name(key)}")
+        elif isinstance(value, list | dict):
+            argv += [flag, json.dumps(value)]
+        else:
+            argv += [flag, str(value)]
+    return argv
+
+
+def parse_help(text: str) -> Flags:
+    """Every option of an argparse help text."""
+    choices: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        option = _OPTION.match(line)
+        if option is None:
+            continue
+        listed = _CHOICES.search(option["names"])
+        values = tuple(listed["choices"].split(",")) if listed else ()
+        for name in _NAME.findall(option["names"]):
+            choices[name.removeprefix("--")] = values
+    return Flags(choices)
+
+
+def known_flags(command: Sequence[str], version: str | None, home: Path, progress: Progress) -> Flags | None:
+    """The flags of this command, from the cache or by running its `--help=all`; None when it has no such help."""
+    executable = shutil.which(command[0])
+    if executable is None:
+        raise InputError(
+            f"the engine's command {command[0]} cannot be found",
+            do="correct engine.command, or install the engine",
+        )
+    cache = home / "flags" / f"{_digest(command, version, executable)}.json"
+    if cache.is_file():
+        kept = json.loads(cache.read_text())
+        return Flags({name: tuple(values) for name, values in kept.items()})
+    progress("reading the engine's own --help (once for each version)")
+    flags = parse_help(_ask_for_help(command))
+    if not flags.choices:
+        return None
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    new = cache.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps(flags.choices))
+    new.replace(cache)
+    return flags
+
+
+def shipped_flags(version: str | None) -> Flags | None:
+    """The flags of a vLLM version whose help comes with kvbench, so that nothing has to be run; None for others."""
+    path = Path(__file__).with_name("known_flags") / f"vllm-{(version or '').partition('+')[0]}.json"
+    if not path.is_file():
+        return None
+    return Flags({name: tuple(values) for name, values in json.loads(path.read_text()).items()})
+
+
+def _digest(command: Sequence[str], version: str | None, executable: str) -> str:
+    changed = Path(executable).resolve().stat().st_mtime_ns
+    return hashlib.sha256(json.dumps([list(command), version, executable, changed]).encode()).hexdigest()[:16]
+
+
+def _ask_for_help(command: Sequence[str]) -> str:
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "COLUMNS": "200"}
+    try:
+        answer = subprocess.run(
+            [*command, "--help=all"],
+            env={**os.environ, **offline},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=HELP_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"`{' '.join(command)} --help=all` gave no answer in {HELP_TIMEOUT_S:.0f} s") from None
+    except OSError as error:
+        raise InputError(f"`{command[0]}` cannot be run: {error.strerror}", do="correct engine.command") from None
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def check_flags(args: Mapping[str, FlagValue], flags: Flags, *, engine: str) -> None:
+    """InputError for the first flag that this engine does not have, or that does not take the value."""
+    for key, value in args.items():
+        name = flag_name(key).partition(".")[0]
+        if isinstance(value, bool) and not value and f"no-{name}" not in flags.choices:
+            if name in flags.choices:
+                raise InputError(f"engine.args.{key}: {engine} has no --no-{name}", do=f"leave {key} out")
+            _unknown(key, name, flags, engine)
+        if name not in flags.choices:
+            _unknown(key, name, flags, engine)
+        allowed = flags.choices[name]
+        if allowed and not isinstance(value, list | dict | bool) and str(value) not in allowed:
+            raise InputError(
+                f"engine.args.{key}: {engine} does not take {value!r}", do=f"one of: {', '.join(allowed)}"
+            )
+
+
+def _unknown(key: str, name: str, flags: Flags, engine: str) -> None:
+    near = flags.nearest(name)
+    raise InputError(
+        f"engine.args.{key}: {engine} has no flag --{name}",
+        do=f"did you mean {near}?" if near else "see its --help=all for the flags of this version",
+    )

@@ -1,0 +1,190 @@
+"""What a launch holds (processes, port, `/dev/shm` files, directories), on disk before any of it exists.
+
+One small JSON file a launch under `<KVBENCH_HOME>/leases`. When kvbench and the keeper both die, the next command
+finds the lease of a dead owner and removes what is provably its own; nothing else is touched. Imports little,
+because the keeper uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from kvbench.engine.processes import (
+    Process,
+    ShmFile,
+    World,
+    identify,
+    is_running,
+    processes_with,
+    shm_files,
+    this_world,
+)
+from kvbench.engine.remains import end_processes, keep_watch, remove_directory, remove_shm
+
+__all__ = ["MARKER", "Lease", "new_lease", "read_lease", "reclaim", "release", "sweep", "write_lease"]
+
+MARKER = "KVBENCH_LEASE"
+"""Environment variable that every process of a launch inherits; its value is the lease's id."""
+
+KEEPER_GRACE_S = 20.0
+"""A keeper whose owner died gets this long to clean up by itself: twice the engine's own grace time."""
+
+ORPHAN_GRACE_S = 3.0
+"""Orphans serve nobody; vLLM's need about a second after SIGTERM to remove their own shared memory."""
+
+
+class Lease(NamedTuple):
+    """Everything by which a launch's things are recognised later. Paths are absolute."""
+
+    id: str
+    label: str
+    world: World
+    owner: Process
+    engine_id: str
+    shm_before: tuple[ShmFile, ...]
+    """In `/dev/shm` before the start, so not the engine's whoever maps it."""
+    keeper: Process | None = None
+    engine: Process | None = None
+    port: int | None = None
+    temp_directory: str | None = None
+    disk_directory: str | None = None
+    shm: tuple[ShmFile, ...] = ()
+    """Seen mapped by the engine's processes, in addition to those named after `engine_id`."""
+
+
+def new_lease(
+    label: str, *, port: int | None = None, temp_directory: str | None = None, disk_directory: str | None = None
+) -> Lease:
+    """A lease of this process. Not on disk yet."""
+    owner = identify(os.getpid())
+    if owner is None:
+        raise ProcessLookupError("/proc does not show this process")
+    name = os.urandom(6).hex()
+    return Lease(
+        id=name,
+        label=label,
+        world=this_world(),
+        owner=owner,
+        engine_id=f"kvbench-{name}",
+        shm_before=tuple(sorted(shm_files())),
+        port=port,
+        temp_directory=temp_directory,
+        disk_directory=disk_directory,
+    )
+
+
+def write_lease(lease: Lease, path: Path) -> None:
+    """Replace the file in one step; readable by its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w") as file:
+        json.dump(lease._asdict(), file)
+    new.replace(path)
+
+
+def read_lease(path: Path) -> Lease:
+    """ValueError when the file is not a lease."""
+    try:
+        raw = json.loads(path.read_text())
+        raw["world"] = World(*raw["world"])
+        for key in ("owner", "keeper", "engine"):
+            raw[key] = None if raw[key] is None else Process(*raw[key])
+        for key in ("shm_before", "shm"):
+            raw[key] = tuple(ShmFile(*item) for item in raw[key])
+        return Lease(**raw)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a lease: {error}") from error
+
+
+def release(lease: Lease) -> tuple[list[str], list[str]]:
+    """Remove the files that a launch left, its processes being gone. Returns what was removed and what was not."""
+    removed, kept = remove_shm(lease.engine_id, lease.shm, lease.shm_before)
+    for directory in (lease.temp_directory, lease.disk_directory):
+        if directory is None:
+            continue
+        try:
+            if remove_directory(Path(directory)):
+                removed.append(directory)
+        except OSError as error:
+            kept.append(f"{directory}: {error.strerror or error}")
+    return removed, kept
+
+
+def reclaim(lease: Lease, path: Path) -> list[str]:
+    """End what is left of a launch and remove its files and its lease; returns sentences about what was done."""
+    orphans: set[Process] = set()
+    mapped: set[ShmFile] = set(lease.shm)
+
+    def find() -> list[Process]:
+        found = set(processes_with(MARKER, lease.id))
+        found |= {process for process in (lease.engine,) if process is not None and is_running(process)}
+        orphans.update(found)
+        return sorted(found)
+
+    def watch() -> None:
+        keep_watch(mapped, [process.pid for process in orphans])
+        time.sleep(0.05)
+
+    find()
+    watch()
+    survivors = end_processes(find, ORPHAN_GRACE_S, while_waiting=watch)
+    removed, kept = release(lease._replace(shm=tuple(sorted(mapped))))
+    said = [f"ended process {process.pid} of launch {lease.label}" for process in sorted(orphans)]
+    said += [f"removed {name} of launch {lease.label}" for name in removed]
+    said += [f"could not remove {text}" for text in kept]
+    said += [f"could not end process {process.pid} of launch {lease.label}" for process in survivors]
+    if not survivors and not kept:
+        path.unlink(missing_ok=True)
+    return said
+
+
+def sweep(progress: Callable[[str], None], directory: Path | None = None) -> list[str]:
+    """Remove what launches whose kvbench died have left; returns one sentence for each thing removed.
+
+    Leases of a living owner are left alone, and so are those of another host or pid namespace, where nothing can
+    be proven from here. `directory`: where the leases are; the default is `<KVBENCH_HOME>/leases`.
+    """
+    if directory is None:
+        from kvbench.engine.environment import kvbench_home  # not needed by the keeper, which must start at once
+
+        directory = kvbench_home() / "leases"
+    said: list[str] = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            lease = read_lease(path)
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            progress(f"left alone: {error}")
+            continue
+        said += _sweep_one(lease, path, progress)
+    return said
+
+
+def _sweep_one(lease: Lease, path: Path, progress: Callable[[str], None]) -> list[str]:
+    here = this_world()
+    if lease.world.boot_id != here.boot_id and lease.world.host == here.host:
+        return reclaim(lease._replace(engine=None, keeper=None), path)  # rebooted: its pids mean nothing now
+    if lease.world != here or is_running(lease.owner):
+        return []
+    progress(f"removing what launch {lease.label} left behind")
+    if lease.keeper is not None:
+        _wait_for_keeper(lease.keeper)
+    with contextlib.suppress(FileNotFoundError):
+        return reclaim(read_lease(path), path)
+    return [f"launch {lease.label} was cleaned up by its keeper"]
+
+
+def _wait_for_keeper(keeper: Process) -> None:
+    """Its owner's death is its order to clean up; one that does not get done is ended."""
+    deadline = time.monotonic() + KEEPER_GRACE_S
+    while is_running(keeper) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    end_processes(lambda: [keeper] if is_running(keeper) else [], 0.0)

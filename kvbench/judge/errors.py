@@ -1,0 +1,112 @@
+"""Error rates: failed requests over offered ones, pooled over rounds, with exact binomial bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kvbench.judge import wording
+from kvbench.judge.case import JudgedRound, Question, Ruling
+from kvbench.judge.evaluation import DECIDED, Limit, limits, status_of, unknown, worst
+from kvbench.judge.looks import nominal_level
+from kvbench.judge.needed import units_for_rate
+from kvbench.judge.rates import ratio_bounds, share_lower, share_upper
+from kvbench.judge.verdict import RuleResult, Status
+
+__all__ = ["evaluate_errors", "requests_for_error_rate"]
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class _Failures:
+    """Failed requests of each arm, each with how many were offered."""
+
+    baseline: tuple[int, int]
+    candidate: tuple[int, int]
+
+    def bounds(self, limit: Limit, lower: float, upper: float) -> Interval:
+        """Exact bounds of the candidate's rate, or of its ratio to the baseline's."""
+        if limit.ratio:
+            return ratio_bounds(self.candidate, self.baseline, lower, upper)
+        return share_lower(*self.candidate, lower), share_upper(*self.candidate, upper)
+
+    def effect(self, limit: Limit) -> float | None:
+        """The rate or the ratio; None where the baseline had no failure to compare with."""
+        rate = self.candidate[0] / self.candidate[1]
+        if not limit.ratio:
+            return rate
+        return rate / (self.baseline[0] / self.baseline[1]) if self.baseline[0] else None
+
+
+def requests_for_error_rate(limit: float, alpha: float) -> int:
+    """Requests without a single failure that prove a rate of at most `limit` (0 < limit < 1)."""
+    return math.ceil(math.log(alpha) / math.log1p(-limit) - 1e-9)
+
+
+def evaluate_errors(question: Question) -> Ruling:
+    """Judge a rule on `error_rate`."""
+    rule, pairs = question.rule, question.case.pairs
+    bounds = limits(rule)
+    if not bounds:
+        return unknown(rule, question.kind, "has no limit to be held against")
+    failures = _Failures(
+        _count([pair.baseline for pair in pairs], rule.class_),
+        _count([pair.candidate for pair in pairs], rule.class_),
+    )
+    if not (failures.baseline[1] and failures.candidate[1]):
+        return unknown(rule, question.kind, "was not measured: no request in a complete pair of rounds")
+    return worst([_against(question, limit, failures) for limit in bounds])
+
+
+def _count(rounds: list[JudgedRound], class_: str) -> tuple[int, int]:
+    members = [(round_.latencies, round_.latencies.of_class(class_)) for round_ in rounds]
+    failed = sum(int(latencies.failed[chosen].sum()) for latencies, chosen in members)
+    return failed, sum(int(chosen.sum()) for _, chosen in members)
+
+
+def _against(question: Question, limit: Limit, failures: _Failures) -> Ruling:
+    case, levels = question.case, limit.levels(question.stakes)
+    lower, upper = nominal_level(levels.lower, case.units.look), nominal_level(levels.upper, case.units.look)
+    decision = None if lower is None or upper is None else failures.bounds(limit, lower, upper)
+    status = status_of(decision, limit.amount, upper=limit.upper)
+    result = RuleResult(
+        rule=question.rule.id,
+        kind=question.kind,
+        status=status,
+        metric=question.rule.metric,
+        class_=question.rule.class_,
+        baseline=failures.baseline[0] / failures.baseline[1],
+        candidate=failures.candidate[0] / failures.candidate[1],
+        unit="fraction",
+        effect=failures.effect(limit),
+        ci=_finite(failures.bounds(limit, case.alpha, case.alpha)),
+        decision_ci=_finite(decision),
+        limit=limit.amount,
+        text=_text(question, limit, failures, decision, status),
+    )
+    return Ruling(result, _needed(question, limit, failures) if status == "unknown" else None)
+
+
+def _finite(interval: Interval | None) -> Interval | None:
+    return interval if interval is not None and all(map(math.isfinite, interval)) else None
+
+
+def _needed(question: Question, limit: Limit, failures: _Failures) -> tuple[int, int] | None:
+    if limit.ratio or not limit.upper:
+        return None
+    failed, offered = failures.candidate
+    level = question.stakes.kept if failed <= limit.amount * offered else question.stakes.broken
+    return units_for_rate(failed, offered, len(question.case.units.groups), limit.amount, alpha=level)
+
+
+def _text(question: Question, limit: Limit, failures: _Failures, decision: Interval | None, status: Status) -> str:
+    failed, offered = failures.candidate
+    words = f"{wording.what(question.rule.metric, None, question.rule.class_)}: {failed:,} of {offered:,} failed"
+    show = wording.share
+    if limit.ratio:
+        words += f" instead of {failures.baseline[0]:,} of {failures.baseline[1]:,}, ratio"
+        show = wording.ratio
+    if decision is not None:
+        words += f" [{show(decision[0])}, {show(decision[1]) if math.isfinite(decision[1]) else 'unbounded'}]"
+    return f"{words}; {limit.words} {show(limit.amount)} asked for: {DECIDED[question.kind][status]}"

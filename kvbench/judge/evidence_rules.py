@@ -1,0 +1,96 @@
+"""Evidence: that the new tier was really used, and that its hits were worth it.
+
+Retained bytes and hit counts are never a benefit; here they only show that a benefit can be the tier's doing.
+"""
+
+from __future__ import annotations
+
+from kvbench.judge.case import Case, Question, Ruling, Stakes
+from kvbench.judge.evaluation import unknown
+from kvbench.judge.hits import judge_hits
+from kvbench.judge.rulings import rule_on
+from kvbench.judge.sources import add_sources
+from kvbench.judge.verdict import RuleResult, Status
+from kvbench.spec.rules import EvidenceRule
+
+__all__ = ["TIER_USED", "judge_evidence", "tier_was_used"]
+
+TIER_USED = "tier-used"
+"""The rule on promoted tokens that holds where the user wrote none."""
+
+
+def judge_evidence(case: Case) -> list[Ruling]:
+    """Every evidence rule, use of the tier where no rule asks for it, and whether hits beat recomputing.
+
+    A candidate that adds no tier (the same arm, another KV data type) has nothing to show: benefits decide.
+    """
+    rules = case.comparison.rules.evidence
+    if not case.added_tiers:
+        return [
+            unknown(rule, "evidence", "does not apply: the candidate adds no tier", blocks=False) for rule in rules
+        ]
+    asked = list(rules)
+    if not any(rule.metric == "promoted_tokens" for rule in rules):
+        asked.insert(0, EvidenceRule(id=TIER_USED, metric="promoted_tokens", min=1))
+    stakes = Stakes(kept=case.alpha, broken=case.alpha)
+    questions = [Question(rule, "evidence", case, stakes) for rule in asked]
+    rulings = [
+        _promoted(question) if question.rule.metric == "promoted_tokens" else rule_on(question)
+        for question in questions
+    ]
+    return [*rulings, judge_hits(case)]
+
+
+def tier_was_used(rulings: list[Ruling]) -> bool:
+    """Whether every rule on promoted tokens that applies is kept."""
+    return all(
+        ruling.result.status == "pass"
+        for ruling in rulings
+        if ruling.blocks and ruling.result.metric == "promoted_tokens"
+    )
+
+
+def _promoted(question: Question) -> Ruling:
+    """Tokens promoted from the newest tier (or `source`), over all rounds; counted, so without an interval."""
+    rule, case = question.rule, question.case
+    tier = rule.source or case.newest_tier or "device"
+    if rule.class_ != "all":
+        return unknown(rule, "evidence", "is not known by class")
+    if not case.pairs:
+        return unknown(rule, "evidence", "was not measured: there is no complete pair of rounds")
+    tokens = add_sources(pair.candidate.sources for pair in case.pairs)[tier]
+    if tokens is None:
+        return unknown(rule, "evidence", f"is unknown: the engine does not tell tokens from {tier} apart")
+    least = max(1.0, rule.min or 0.0)
+    status, words = _use(tokens, least, _expected(tier, case), tier)
+    result = RuleResult(
+        rule=rule.id,
+        kind="evidence",
+        status=status,
+        metric=rule.metric,
+        candidate=tokens,
+        unit="tokens",
+        effect=tokens,
+        limit=least,
+        text=f"{tokens:,.0f} prompt tokens were promoted from {tier}; {words}",
+    )
+    return Ruling(result)
+
+
+def _expected(tier: str, case: Case) -> float | None:
+    """Tokens from a tier that the schedule's reuse predicts at its size; None when the size is unknown."""
+    expected = [pair.candidate.recorded.expected_sources for pair in case.pairs]
+    if any(sources is None or tier not in sources for sources in expected):
+        return None
+    return sum(sources[tier] for sources in expected if sources is not None)
+
+
+def _use(tokens: float, least: float, expected: float | None, tier: str) -> tuple[Status, str]:
+    """Promotions that were to be expected and did not come mean that the tier does not work."""
+    if tokens >= least:
+        return "pass", f"at least {least:,.0f} asked for: the tier was used"
+    if expected is None:
+        return "unknown", f"how many were to be expected is unknown, because the size of {tier} is"
+    if expected >= least:
+        return "fail", f"the schedule's reuse asks for about {expected:,.0f}: the tier does not work"
+    return "unknown", "the workload never reaches the tier: reuse further apart or a smaller tier above it would"

@@ -1,0 +1,111 @@
+"""Whether hits are worth it: TTFT of requests that the tier served, against the same requests computed.
+
+Both arms send the same requests, so each is its own control: cached in the candidate, computed in the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kvbench.judge import wording
+from kvbench.judge.case import Case, JudgedPair, Ruling
+from kvbench.judge.evaluation import from_logs, status_of
+from kvbench.judge.latency import carries
+from kvbench.judge.needed import units_needed
+from kvbench.judge.paired import Estimate, Levels, estimate
+from kvbench.judge.verdict import RuleResult, Status
+
+__all__ = ["HITS_WORTH_IT", "MOSTLY", "judge_hits", "round_ratio"]
+
+HITS_WORTH_IT = "hits-worth-it"
+MOSTLY = 0.5
+"""A request was served by the tier when it had this share of its prompt cached beyond what the baseline had."""
+DECIDED: dict[Status, str] = {
+    "pass": "hits are faster than recomputing",
+    "fail": "hits are slower than recomputing",
+    "unknown": "neither faster nor slower than recomputing yet",
+}
+
+
+def judge_hits(case: Case) -> Ruling:
+    """The median log ratio of a round is its figure; rounds with too few such requests say nothing."""
+    ratios = {place: ratio for place, pair in enumerate(case.pairs) if (ratio := round_ratio(pair)) is not None}
+    if not ratios:
+        return _unknown(case)
+    units = case.units.only(list(ratios))
+    found = estimate(
+        units.average(ratios),
+        units.look,
+        confidence=case.confidence,
+        levels=Levels(case.alpha, case.alpha),
+    )
+    status = status_of(found.decision, 0.0, upper=True)
+    result = RuleResult(
+        rule=HITS_WORTH_IT,
+        kind="evidence",
+        status=status,
+        metric="ttft_service",
+        quantile=0.5,
+        unit="ratio",
+        effect=math.exp(found.mean),
+        ci=from_logs(found.ci),
+        decision_ci=from_logs(found.decision),
+        limit=1.0,
+        windows=[
+            {"round": float(case.pairs[place].candidate.index), "ratio": math.exp(r)} for place, r in ratios.items()
+        ],
+        text=_text(found, status),
+    )
+    if status != "unknown":
+        return Ruling(result)
+    needed = units_needed(found.mean, found.spread, found.units, alpha=case.alpha, confidence=case.confidence)
+    return Ruling(result, needed)
+
+
+def round_ratio(pair: JudgedPair) -> float | None:
+    """Median over requests of log(TTFT with the hit / TTFT computed); None when they are too few to carry it."""
+    baseline, candidate = pair.baseline.latencies, pair.candidate.latencies
+    _, left, right = np.intersect1d(baseline.ids, candidate.ids, return_indices=True)
+    prompt = candidate.column("prompt_tokens_planned")[right]
+    extra = candidate.column("cached_tokens")[right] - baseline.column("cached_tokens")[left]
+    hit = candidate.per_request("ttft_service")[right]
+    computed = baseline.per_request("ttft_service")[left]
+    chosen = (extra >= MOSTLY * prompt) & (extra > 0) & ~candidate.failed[right] & ~baseline.failed[left]
+    chosen &= (hit > 0) & (computed > 0)
+    if not carries(int(chosen.sum()), 0.5):
+        return None
+    return float(np.median(np.log(hit[chosen] / computed[chosen])))
+
+
+def _unknown(case: Case) -> Ruling:
+    told = any(
+        not np.isnan(side.latencies.column("cached_tokens")).all()
+        for pair in case.pairs
+        for side in (pair.baseline, pair.candidate)
+    )
+    why = "no round has enough requests that were cached in the candidate and computed in the baseline"
+    if not told:
+        why = "the engine does not tell the cached tokens of a request"
+    return Ruling(
+        RuleResult(
+            rule=HITS_WORTH_IT,
+            kind="evidence",
+            status="unknown",
+            metric="ttft_service",
+            quantile=0.5,
+            unit="ratio",
+            limit=1.0,
+            text=f"whether hits beat recomputing is unknown: {why}",
+        )
+    )
+
+
+def _text(found: Estimate, status: Status) -> str:
+    decision = from_logs(found.decision)
+    between = f" [{wording.ratio(decision[0])}, {wording.ratio(decision[1])}]" if decision else ""
+    return (
+        f"TTFT of requests that the tier served, against the same requests computed: ratio "
+        f"{wording.ratio(math.exp(found.mean))}{between}: {DECIDED[status]}"
+    )

@@ -1,0 +1,64 @@
+"""Identities that a sound round satisfies: token sources add up, and nothing happens before its cause.
+
+They cover completed requests only; where a request failed, what the engine counted for it is not known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvbench.judge import wording
+from kvbench.judge.evidence import ArmRound
+from kvbench.judge.latency import numbers
+from kvbench.judge.sources import BY_SOURCE, Counters
+
+__all__ = ["clock_faults", "source_faults"]
+
+TOLERANCE = 0.005
+"""Relative: what identities may be off. They are exact on an engine at rest (facts on vLLM's metrics); this leaves
+room for tokens counted at admission on one side and after prefill on the other."""
+CLOCK_TOLERANCE_S = 1e-3
+"""Times of one request come from one clock; kernel and user-space stamps agree within this."""
+
+
+def source_faults(recorded: ArmRound, counters: Counters) -> list[str]:
+    """Where tokens by source do not add up, from the first scrape to the last, when no request failed."""
+    table = recorded.requests
+    span = counters.span(BY_SOURCE)
+    if span is None or not len(table) or (table["status"] == "error").any():
+        return []
+    first_s, last_s = span
+    began, ended = numbers(table, "sent_s"), numbers(table, "ended_s")
+    if np.isnan(began).all() or np.nanmin(began) < first_s or np.nanmax(np.append(ended, -np.inf)) > last_s:
+        return []
+    faults = []
+    total, together = counters.increase("prompt_tokens"), counters.increase(BY_SOURCE)
+    if total is not None and together is not None and _apart(together, total):
+        faults.append(f"sources together {together:,.0f} tokens, prompts {total:,.0f}")
+    completed = (table["status"] == "ok").to_numpy(dtype=bool)
+    for name, counter, column in (
+        ("prompt tokens", total, "prompt_tokens_engine"),
+        ("cached tokens", counters.increase("cached_tokens"), "cached_tokens"),
+    ):
+        told = numbers(table, column)[completed]
+        if counter is not None and len(told) and not np.isnan(told).any() and _apart(counter, float(told.sum())):
+            faults.append(f"{name}: the counter says {counter:,.0f}, the answers say {told.sum():,.0f}")
+    return faults
+
+
+def _apart(one: float, other: float) -> bool:
+    return abs(one - other) > TOLERANCE * max(one, other)
+
+
+def clock_faults(recorded: ArmRound) -> list[str]:
+    """Requests that were answered before they were sent, or whose tokens go back in time."""
+    table = recorded.requests
+    sent, first, last = (numbers(table, name) for name in ("sent_s", "first_token_s", "last_token_s"))
+    early = int(np.sum(first < sent - CLOCK_TOLERANCE_S))
+    backwards = int(np.sum(last < first - CLOCK_TOLERANCE_S))
+    faults = []
+    if early:
+        faults.append(f"{wording.count(early, 'answer')} came before the request was sent")
+    if backwards:
+        faults.append(f"{wording.count(backwards, 'answer')} ended before it began")
+    return faults

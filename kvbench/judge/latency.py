@@ -1,0 +1,216 @@
+"""Latencies of one arm in one round, from its tables: measured requests only, seconds, nothing trimmed.
+
+A failed request counts at the request time-out in every latency that it would have had. What was never due
+(`unsent`) is no request. The decision is made on one quantile a round; requests are never treated as independent.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kvbench.judge.evidence import ArmRound
+
+__all__ = ["CARRIES_BEYOND", "RoundLatencies", "Sample", "carries", "numbers"]
+
+CARRIES_BEYOND = 3
+"""A quantile needs this many requests beyond it in a round: with fewer it is the maximum by another name."""
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+def carries(n: int, quantile: float) -> bool:
+    """Whether `n` requests a round can carry `quantile`: n * (1 - quantile) >= 3."""
+    return n * (1 - quantile) >= CARRIES_BEYOND - 1e-9
+
+
+def numbers(table: pd.DataFrame, column: str) -> Floats:
+    """A column as floats; null is NaN."""
+    values: Floats = table[column].to_numpy(dtype=np.float64, na_value=np.nan)
+    return values
+
+
+class Sample:
+    """Values of one latency: those measured, and how many count at the time-out because their request failed."""
+
+    def __init__(self, values: Floats, at_timeout: int, requests: int, timeout_s: float) -> None:
+        self.values = np.minimum(values, timeout_s)
+        self.at_timeout = at_timeout
+        self.requests = requests
+        """Requests behind the values: for ITL fewer than there are values."""
+        self.timeout_s = timeout_s
+
+    def __len__(self) -> int:
+        return len(self.values) + self.at_timeout
+
+    def quantiles(self, *wanted: float) -> list[float]:
+        """Quantiles with linear interpolation between order statistics; NaN when there is no value."""
+        count = len(self)
+        if count == 0:
+            return [float("nan")] * len(wanted)
+        places = [(count - 1) * quantile for quantile in wanted]
+        ranks = sorted({rank for place in places for rank in (int(place), min(int(place) + 1, count - 1))})
+        known = [rank for rank in ranks if rank < len(self.values)]
+        ordered = np.partition(self.values, known) if known else self.values
+        at = {rank: float(ordered[rank]) if rank < len(self.values) else self.timeout_s for rank in ranks}
+        results = []
+        for place in places:
+            low, high = int(place), min(int(place) + 1, count - 1)
+            results.append(at[low] + (at[high] - at[low]) * (place - low))
+        return results
+
+    def joined(self, other: Sample) -> Sample:
+        """Both together."""
+        values = np.concatenate([self.values, other.values])
+        return Sample(values, self.at_timeout + other.at_timeout, self.requests + other.requests, self.timeout_s)
+
+
+class RoundLatencies:
+    """The measured requests of one round as columns of equal length, in the order of the table."""
+
+    def __init__(self, recorded: ArmRound, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._recorded = recorded
+        table = recorded.requests
+        status = table["status"]
+        self._kept: Bools = (table["measured"] == True).to_numpy(dtype=bool) & ~(  # noqa: E712 - null is not measured
+            status == "unsent"
+        ).to_numpy(dtype=bool)
+        self.failed: Bools = ~(status == "ok").to_numpy(dtype=bool)[self._kept]
+        self.ids = self.column("id").astype(np.int64)
+        codes, names = pd.factorize(table["class"])
+        self._class_codes = codes[self._kept]
+        self._class_names = [str(name) for name in names]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def column(self, name: str) -> Floats:
+        """A column of the table of requests for the measured requests; null is NaN."""
+        return numbers(self._recorded.requests, name)[self._kept]
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Classes that have measured requests, by name."""
+        return tuple(sorted(self._class_names[code] for code in np.unique(self._class_codes) if code >= 0))
+
+    def of_class(self, class_: str) -> Bools:
+        """Which requests belong to a class; "all" is every one."""
+        if class_ == "all":
+            return np.ones(len(self), dtype=bool)
+        if class_ not in self._class_names:
+            return np.zeros(len(self), dtype=bool)
+        return np.asarray(self._class_codes == self._class_names.index(class_))
+
+    def sample(self, metric: str, class_: str) -> Sample:
+        """All values of a latency in a class."""
+        chosen = self.of_class(class_)
+        if metric == "itl":
+            return self._itl_sample(chosen)
+        values = self.per_request(metric)[chosen]
+        failed = self.failed[chosen] & ~np.isnan(values)
+        measured = values[~np.isnan(values) & ~failed]
+        at_timeout = int(failed.sum())
+        return Sample(measured, at_timeout, len(measured) + at_timeout, self.timeout_s)
+
+    def per_request(self, metric: str) -> Floats:
+        """One value a request: a latency, or for `itl` its longest gap. NaN: it has none."""
+        values = self._completed(metric)
+        has_one = self._asked > 1 if metric in ("itl", "tpot") else np.ones(len(self), dtype=bool)
+        if metric in ("ttft", "ttft_service", "e2e"):
+            # An answer without a token is no answer: it counts like a failure.
+            values = np.where(np.isnan(values), self.timeout_s, values)
+        return np.where(self.failed & has_one, self.timeout_s, np.where(has_one, values, np.nan))
+
+    def _completed(self, metric: str) -> Floats:
+        if metric == "itl":
+            return self._longest_gap
+        first, last = self.column("first_token_s"), self.column("last_token_s")
+        match metric:
+            case "ttft":
+                return first - self.column("intended_s")
+            case "ttft_service":
+                return first - self.column("sent_s")
+            case "e2e":
+                return last - self.column("intended_s")
+            case "tpot":
+                gaps = self.column("output_tokens_received") - 1
+                return np.where(gaps > 0, (last - first) / np.where(gaps > 0, gaps, 1), np.nan)
+        raise ValueError(f"{metric} is not a latency")
+
+    @cached_property
+    def _asked(self) -> Floats:
+        return self.column("output_tokens_asked")
+
+    @cached_property
+    def token_arrivals(self) -> tuple[Floats, npt.NDArray[np.int32]]:
+        """Arrival times of the tokens of measured, completed requests in order, and the request of each."""
+        tokens = self._recorded.tokens
+        ids = tokens["id"].to_numpy(dtype=np.int64)
+        owners = _positions(self.ids, ids)
+        owners[owners >= 0] = np.where(self.failed[owners[owners >= 0]], -1, owners[owners >= 0])
+        kept = owners >= 0
+        owners, times = owners[kept], tokens["t_s"].to_numpy(dtype=np.float64)[kept]
+        index = tokens["index"].to_numpy()[kept]
+        step = np.diff(owners)
+        if np.any((step < 0) | ((step == 0) & (np.diff(index) < 0))):
+            order = np.lexsort((index, owners))
+            owners, times = owners[order], times[order]
+        return times, owners.astype(np.int32)
+
+    @cached_property
+    def gaps(self) -> tuple[Floats, npt.NDArray[np.int32], Floats]:
+        """Gaps between consecutive tokens: length, the request it belongs to, and when it ended."""
+        times, owners = self.token_arrivals
+        same = owners[1:] == owners[:-1]
+        return np.diff(times)[same], owners[1:][same], times[1:][same]
+
+    @cached_property
+    def _longest_gap(self) -> Floats:
+        lengths, owners, _ = self.gaps
+        longest = np.full(len(self), -np.inf)
+        np.maximum.at(longest, owners, lengths)
+        return np.where(np.isneginf(longest), np.nan, longest)
+
+    def _itl_sample(self, chosen: Bools) -> Sample:
+        """Every gap; a failed request counts with all the gaps it should have had, each at the time-out."""
+        lengths, owners, _ = self.gaps
+        inside = chosen[owners]
+        failed = self.failed & chosen & (self._asked > 1)
+        with_gaps = np.zeros(len(self), dtype=bool)
+        with_gaps[owners[inside]] = True
+        return Sample(
+            lengths[inside],
+            int((self._asked[failed] - 1).sum()),
+            int(with_gaps.sum()) + int(failed.sum()),
+            self.timeout_s,
+        )
+
+    @cached_property
+    def multi_token_event_share(self) -> float:
+        """Share of events that carried several tokens, of measured, completed requests; NaN without events."""
+        times, owners = self.token_arrivals
+        if len(times) == 0:
+            return float("nan")
+        opens = np.ones(len(times), dtype=bool)
+        opens[1:] = (owners[1:] != owners[:-1]) | (times[1:] != times[:-1])
+        several = self.column("multi_token_events")[~self.failed]
+        return float(np.nansum(several) / opens.sum())
+
+
+def _positions(known: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where each of `wanted` stands in `known`, -1 for those that are not there."""
+    if len(known) == 0 or len(wanted) == 0:
+        return np.full(len(wanted), -1, dtype=np.int64)
+    low, high = int(known.min()), int(known.max())
+    if high - low > 16 * len(known) + 1024:
+        return pd.Index(known).get_indexer(pd.Index(wanted)).astype(np.int64)
+    # Ids are places in a schedule, so a table over their range is small and ten times faster than hashing.
+    table = np.full(high - low + 1, -1, dtype=np.int64)
+    table[known - low] = np.arange(len(known))
+    inside = (wanted >= low) & (wanted <= high)
+    return np.where(inside, table[np.where(inside, wanted - low, 0)], -1)

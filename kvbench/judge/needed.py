@@ -1,0 +1,62 @@
+"""How many rounds an open question asks for, as a range: a spread seen in a few rounds is itself uncertain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy import stats
+
+__all__ = ["MOST_UNITS", "units_for_rate", "units_needed"]
+
+MOST_UNITS = 1000
+"""Beyond this the answer is that rounds will not settle it."""
+
+
+def units_needed(
+    distance: float, spread: float, units: int, *, alpha: float, confidence: float
+) -> tuple[int, int] | None:
+    """Units after which a mean `distance` from the limit would be told apart from it, fewest and most.
+
+    The ends belong to the ends of the chi-square interval of the standard deviation. None when even the lower end
+    is beyond `MOST_UNITS` or when nothing is known about the spread; the upper end is cut off there.
+    """
+    if units < 2 or not spread > 0 or not math.isfinite(distance):
+        return None
+    freedom = units - 1
+    tail = (1 - confidence) / 2
+    least = spread * math.sqrt(freedom / float(stats.chi2.isf(tail, freedom)))
+    most = spread * math.sqrt(freedom / float(stats.chi2.ppf(tail, freedom)))
+    low = _first(lambda n: float(stats.t.isf(alpha, n - 1)) * least / math.sqrt(n) <= abs(distance))
+    high = _first(lambda n: float(stats.t.isf(alpha, n - 1)) * most / math.sqrt(n) <= abs(distance))
+    return None if low is None else (low, high or MOST_UNITS)
+
+
+def units_for_rate(failures: int, trials: int, units: int, limit: float, *, alpha: float) -> tuple[int, int] | None:
+    """Units after which the same rate of failures would be proven to lie on its side of `limit`."""
+    if units < 1 or trials < 1:
+        return None
+    rate, per_unit = failures / trials, trials / units
+
+    def settled(n: int) -> bool:
+        seen = per_unit * n
+        if rate <= limit:
+            return float(stats.beta.isf(alpha, rate * seen + 1, seen - rate * seen)) <= limit
+        return float(stats.beta.ppf(alpha, rate * seen, seen - rate * seen + 1)) > limit
+
+    found = _first(settled)
+    return None if found is None else (found, found)
+
+
+def _first(holds: Callable[[int], bool]) -> int | None:
+    """The smallest n from 2 to `MOST_UNITS` for which `holds`, which stays true once it is."""
+    low, high = 2, MOST_UNITS
+    if not holds(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,145 @@
+"""One figure of one round for each metric that a rule may name, in the metric's base unit.
+
+A figure that the round does not have is `Missing` with the reason; it is never zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kvbench.judge.case import JudgedRound
+from kvbench.judge.latency import CARRIES_BEYOND, carries
+from kvbench.judge.phases import measured_seconds, measured_start, within_measured
+from kvbench.judge.rates import good_requests, tokens_in_time
+from kvbench.spec.engine_metrics import ENGINE_METRICS
+from kvbench.spec.rules import LATENCIES, Rule
+
+__all__ = ["Missing", "Reading", "carried_quantile", "read", "requests_needed"]
+
+QUANTILES = (0.999, 0.995, 0.99, 0.98, 0.95, 0.9, 0.75, 0.5)
+"""What is worth recommending when a sample cannot carry a quantile."""
+
+
+ELSEWHERE = {
+    "capacity": "is measured by `kvbench capacity`, not by a comparison at one load",
+    "quote_recall": "needs a workload with quotes, which this version does not have",
+}
+"""Metrics that a comparison does not have, and why."""
+
+
+class Reading(NamedTuple):
+    """A figure, and the smallest step it can change by where it is made of counts."""
+
+    value: float
+    step: float = 0.0
+
+
+class Missing(NamedTuple):
+    """Why there is no figure: the end of a sentence that begins with what was asked for."""
+
+    why: str
+
+
+def requests_needed(quantile: float) -> int:
+    """Requests a round that carry a quantile."""
+    return int(np.ceil(CARRIES_BEYOND / (1 - quantile) - 1e-6))
+
+
+def carried_quantile(n: int) -> float | None:
+    """The largest usual quantile that `n` requests a round carry."""
+    return next((quantile for quantile in QUANTILES if carries(n, quantile)), None)
+
+
+def read(rule: Rule, round_: JudgedRound, newest_tier: str | None) -> Reading | Missing:
+    """The figure that `rule` asks for."""
+    if rule.metric in LATENCIES:
+        return _latency(rule, round_)
+    if rule.metric in ("goodput", "throughput_tokens"):
+        return _rate(rule, round_)
+    if rule.class_ != "all":
+        return Missing("is not known by class")
+    if rule.metric in ELSEWHERE:
+        return Missing(ELSEWHERE[rule.metric])
+    if rule.metric == "promoted_tokens":
+        return _source(rule.source or newest_tier, round_)
+    return _source_share(rule, round_) if rule.metric == "source_share" else _recorded(rule.metric, round_)
+
+
+def _latency(rule: Rule, round_: JudgedRound) -> Reading | Missing:
+    if rule.quantile is None:
+        return Missing("needs a quantile")
+    sample = round_.latencies.sample(rule.metric, rule.class_)
+    if sample.requests == 0:
+        return Missing(f"has no request in round {round_.index}")
+    if not carries(sample.requests, rule.quantile):
+        carried = carried_quantile(sample.requests)
+        return Missing(
+            f"needs {requests_needed(rule.quantile)} requests a round, round {round_.index} of "
+            f"{round_.recorded.arm} has {sample.requests}"
+            + (f"; they carry a quantile of at most {carried:g}" if carried else "; they carry no quantile")
+        )
+    return Reading(sample.quantiles(rule.quantile)[0])
+
+
+def _rate(rule: Rule, round_: JudgedRound) -> Reading | Missing:
+    """Per second of the measured phases."""
+    if not round_.latencies.of_class(rule.class_).any():
+        return Missing(f"has no request in round {round_.index}")
+    counted = good_requests if rule.metric == "goodput" else tokens_in_time
+    seconds = measured_seconds(round_.workload)
+    return Reading(counted(round_.latencies, round_.workload, rule.class_) / seconds, 1 / seconds)
+
+
+def _source(source: str | None, round_: JudgedRound) -> Reading | Missing:
+    if source is None:
+        return Missing("needs a tier that is new, or a `source`")
+    tokens = round_.sources[source]
+    if tokens is None:
+        return Missing(f"is unknown: the engine of {round_.recorded.arm} does not tell tokens from {source} apart")
+    return Reading(tokens)
+
+
+def _source_share(rule: Rule, round_: JudgedRound) -> Reading | Missing:
+    if rule.source is None:
+        return Missing("needs a `source`")
+    known = [tokens for tokens in round_.sources.values() if tokens is not None]
+    tokens = round_.sources[rule.source]
+    if tokens is None or len(known) < len(round_.sources):
+        return Missing(f"is unknown: the engine of {round_.recorded.arm} does not tell its sources apart")
+    if sum(known) <= 0:
+        return Missing(f"has no prompt token in round {round_.index}")
+    return Reading(tokens / sum(known), 1 / sum(known))
+
+
+def _recorded(name: str, round_: JudgedRound) -> Reading | Missing:
+    """A metric of the engine in the measured part: a counter's increase, a histogram's mean, a gauge's mean."""
+    if name == "host_memory":
+        return _host_memory(round_)
+    absent = Missing(f"was not reported by {round_.recorded.arm} in round {round_.index}")
+    metric, start_s = ENGINE_METRICS[name], measured_start(round_.workload)
+    if metric.kind == "gauge":
+        return _gauge(name, round_) or absent
+    if metric.kind == "counter":
+        increase = round_.counters.increase(name, start_s)
+        return absent if increase is None else Reading(increase, 0.0 if metric.unit == "s" else 1.0)
+    total, events = (round_.counters.increase(name + part, start_s) for part in ("_sum", "_count"))
+    return absent if total is None or not events else Reading(total / events)
+
+
+def _gauge(name: str, round_: JudgedRound) -> Reading | None:
+    """Mean over the scrapes of the measured part; series of one scrape are added."""
+    rows = round_.recorded.metrics
+    rows = rows[rows["name"] == name]
+    rows = rows[within_measured(rows["t_s"].to_numpy(dtype=np.float64), round_.workload)]
+    return None if rows.empty else Reading(float(rows.groupby("t_s")["value"].sum().mean()))
+
+
+def _host_memory(round_: JudgedRound) -> Reading | Missing:
+    rows = round_.recorded.host
+    rows = rows[rows["name"] == "engine_memory_bytes"]
+    rows = rows[within_measured(rows["t_s"].to_numpy(dtype=np.float64), round_.workload)]
+    if rows.empty:
+        return Missing(f"was not recorded for {round_.recorded.arm} in round {round_.index}")
+    return Reading(float(rows["value"].max()))

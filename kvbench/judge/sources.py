@@ -1,0 +1,109 @@
+"""Where prompt tokens came from in the measured part of a round, from the canonical counters. Tokens.
+
+What the engine does not tell is None, never zero.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kvbench.spec.engine_metrics import ENGINE_METRICS
+
+__all__ = ["BY_SOURCE", "COUNTERS", "SOURCES", "Counters", "add_sources"]
+
+SOURCES = ("device", "host", "disk", "computed")
+"""Hot to cold, then the miss."""
+BY_SOURCE = "prompt_tokens_by_source"
+COUNTERS = tuple(
+    name + part
+    for name, metric in ENGINE_METRICS.items()
+    if metric.kind != "gauge"
+    for part in (("_sum", "_count") if metric.kind == "histogram" else ("",))
+)
+"""Canonical series that only grow for as long as the process lives."""
+
+Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""Times and values of one label set, in order of time."""
+
+
+class Counters:
+    """The counters of one round, read once from its table of metrics."""
+
+    def __init__(self, metrics: pd.DataFrame) -> None:
+        self._series: dict[str, list[tuple[dict[str, str], Series]]] = {name: [] for name in COUNTERS}
+        rows = metrics[metrics["name"].isin(COUNTERS) & metrics["value"].notna()]
+        if rows.empty:
+            return
+        times, values = rows["t_s"].to_numpy(dtype=np.float64), rows["value"].to_numpy(dtype=np.float64)
+        sets, keys = pd.factorize(pd.MultiIndex.from_frame(rows[["name", "labels"]]))
+        order = np.lexsort((times, sets))
+        parts = np.split(order, np.flatnonzero(np.diff(sets[order])) + 1)
+        for (name, labels), part in zip(keys, parts, strict=True):
+            self._series[name].append((json.loads(labels), (times[part], values[part])))
+
+    def span(self, name: str) -> tuple[float, float] | None:
+        """Times of the first and the last scrape that show a counter."""
+        times = [moment for _, (times, _) in self._series[name] for moment in (times[0], times[-1])]
+        return (float(min(times)), float(max(times))) if times else None
+
+    def by_source(self, since_s: float) -> dict[str, float | None]:
+        """Increase of each source from the last scrape at or before `since_s` to the last scrape."""
+        everything = self._series[BY_SOURCE]
+        if not _scraped_by([series for _, series in everything], since_s):
+            return dict.fromkeys(SOURCES)
+        return {
+            source: _total([series for labels, series in everything if labels.get("source") == source], since_s)
+            for source in SOURCES
+        }
+
+    def increase(self, name: str, since_s: float = -math.inf) -> float | None:
+        """Increase of a counter over all its label sets, from the last scrape at or before `since_s` (default: the
+        first scrape) to the last; None when it was not there or was reset."""
+        several = [series for _, series in self._series[name]]
+        span = self.span(name)
+        moment_s = span[0] if span and since_s == -math.inf else since_s
+        return _total(several, moment_s) if _scraped_by(several, moment_s) else None
+
+    def resets(self) -> list[tuple[str, float]]:
+        """Counters that fell, each with the time of the first scrape that shows it."""
+        found: dict[str, float] = {}
+        for name, several in self._series.items():
+            for _, (times, values) in several:
+                fell = np.flatnonzero(np.diff(values) < 0)
+                if len(fell):
+                    found[name] = min(found.get(name, math.inf), float(times[fell[0] + 1]))
+        return list(found.items())
+
+
+def add_sources(rounds: Iterable[dict[str, float | None]]) -> dict[str, float | None]:
+    """Sum over rounds; a source that is unknown in one of them is unknown."""
+    each = list(rounds)
+    return {source: _sum([tokens[source] for tokens in each]) for source in SOURCES}
+
+
+def _sum(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _scraped_by(several: list[Series], moment_s: float) -> bool:
+    """Whether a scrape at or before a moment showed any of these: then one that came later began at zero."""
+    return any(float(times[0]) <= moment_s for times, _ in several)
+
+
+def _total(several: list[Series], since_s: float) -> float | None:
+    return _sum([_increase(series, since_s) for series in several])
+
+
+def _increase(series: Series, since_s: float) -> float | None:
+    times, values = series
+    before = int(np.searchsorted(times, since_s, side="right"))
+    first = float(values[before - 1]) if before else 0.0
+    rest = values[max(before - 1, 0) :]
+    return None if np.any(np.diff(rest) < 0) else float(rest[-1]) - first

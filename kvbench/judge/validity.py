@@ -1,0 +1,212 @@
+"""Whether a measurement can be trusted: one check a finding, and the results that the verdict lists.
+
+What cannot be checked is unknown, is said, and does not block. Whatever a dying or frozen engine causes in its own
+round is not held against the measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from kvbench.judge import wording
+from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
+from kvbench.judge.findings import Finding, FindingKind, clean
+from kvbench.judge.instrument import contention_cores, scrape_coverage, send_lag_p99
+from kvbench.judge.integrity import clock_faults, source_faults
+from kvbench.judge.lengths import lengths
+from kvbench.judge.offered import load_differences, never_sent, prompt_differences
+from kvbench.judge.sources import Counters
+from kvbench.judge.verdict import RuleResult
+from kvbench.spec.rules import Rules
+from kvbench.spec.workload import Workload
+
+__all__ = ["Checked", "check_validity", "spoiled"]
+
+BASELINE_EVENTS = {"died": FindingKind.DIED, "frozen": FindingKind.FROZEN, "restarted": FindingKind.RESTARTED}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """All findings of a comparison, and what could not be checked."""
+
+    findings: tuple[Finding, ...]
+    unknown: dict[FindingKind, str]
+
+    def results(self) -> list[RuleResult]:
+        """One result for every kind of finding, in their order."""
+        return [self._result(kind) for kind in FindingKind]
+
+    def _result(self, kind: FindingKind) -> RuleResult:
+        found = [finding.text for finding in self.findings if finding.kind is kind]
+        if found:
+            return RuleResult(rule=kind.value, kind="validity", status="fail", text=wording.listed(found))
+        if kind in self.unknown:
+            return RuleResult(rule=kind.value, kind="validity", status="unknown", text=self.unknown[kind])
+        return RuleResult(rule=kind.value, kind="validity", status="pass", text=clean(kind))
+
+
+def spoiled(pair: RoundPair, rules: Rules, workload: Workload) -> list[Finding]:
+    """Why a pair of rounds does not count although the engines are not to blame: findings of kinds that pass."""
+    if any(side.config_differences for side in (pair.baseline, pair.candidate)):
+        return []
+    return [
+        finding
+        for side in (pair.baseline, pair.candidate)
+        for finding in _round_findings(side, rules, workload)
+        if finding.passes
+    ]
+
+
+def check_validity(comparison: Comparison) -> Checked:
+    """Run every check over all recorded pairs of rounds."""
+    findings = [*_comparison_findings(comparison)]
+    for pair in comparison.pairs:
+        findings += _pair_findings(pair, comparison)
+    order = list(FindingKind)
+    findings.sort(key=lambda finding: order.index(finding.kind))
+    return Checked(tuple(dict.fromkeys(findings)), _unknown(comparison))
+
+
+def _comparison_findings(comparison: Comparison) -> Iterable[Finding]:
+    if comparison.arm_differences:
+        yield Finding(FindingKind.ARMS, wording.listed(comparison.arm_differences))
+    candidate_gone = any(pair.candidate.events for pair in comparison.pairs)
+    fewest = comparison.rules.rounds.min
+    if len(comparison.pairs) < fewest and not candidate_gone:
+        done = wording.count(len(comparison.pairs), "pair")
+        yield Finding(FindingKind.MISSING, f"{done} of rounds recorded, the rules ask for at least {fewest}")
+    indexes = [pair.index for pair in comparison.pairs]
+    for index in sorted({index for index in indexes if indexes.count(index) > 1}):
+        yield Finding(FindingKind.INCOMPLETE, "it was recorded more than once", round=index)
+    yield from _vanished(comparison)
+
+
+def _vanished(comparison: Comparison) -> Iterable[Finding]:
+    """Metrics that went away inside a round, or that some rounds of an arm have and others lack."""
+    for rounds in _by_arm(comparison):
+        for recorded in rounds:
+            if recorded.scrapes.vanished:
+                yield Finding(FindingKind.VANISHED, arm=recorded.arm, round=recorded.index)
+        scraped = [recorded for recorded in rounds if recorded.scrapes.expected > 0]
+        if len({recorded.scrapes.supported for recorded in scraped}) > 1:
+            without = next(recorded for recorded in scraped if not recorded.scrapes.supported)
+            yield Finding(FindingKind.VANISHED, arm=without.arm, round=without.index)
+
+
+def _by_arm(comparison: Comparison) -> tuple[list[ArmRound], list[ArmRound]]:
+    return [pair.baseline for pair in comparison.pairs], [pair.candidate for pair in comparison.pairs]
+
+
+def _pair_findings(pair: RoundPair, comparison: Comparison) -> list[Finding]:
+    rules, workload = comparison.rules, comparison.workload
+    findings: list[Finding] = []
+    for event in pair.baseline.events:
+        kind = BASELINE_EVENTS[event.kind]
+        at = wording.value(event.t_s, "s")
+        findings.append(Finding(kind, event.detail, at, pair.baseline.arm, pair.index))
+    for side in (pair.baseline, pair.candidate):
+        findings += _round_findings(side, rules, workload)
+    if all(_was_driven(side) for side in (pair.baseline, pair.candidate)):
+        findings += [
+            Finding(FindingKind.OFFERED_LOAD, what, round=pair.index)
+            for what in load_differences(pair.baseline, pair.candidate, workload)
+        ]
+    return findings + _length_findings(pair, comparison)
+
+
+def _was_driven(recorded: ArmRound) -> bool:
+    """Whether the whole schedule was played at an engine that lived."""
+    return recorded.complete and not recorded.events and not recorded.config_differences
+
+
+def _round_findings(recorded: ArmRound, rules: Rules, workload: Workload) -> list[Finding]:
+    """Findings that one round of one arm shows by itself."""
+
+    def found(kind: FindingKind, what: str, at: str = "") -> Finding:
+        return Finding(kind, what, at, recorded.arm, recorded.index)
+
+    findings = [found(FindingKind.CONFIG, what) for what in recorded.config_differences]
+    findings += [found(FindingKind.RESIDUE, what) for what in recorded.residue]
+    if recorded.config_differences or recorded.events:
+        return findings
+    counters = Counters(recorded.metrics)
+    if not recorded.complete:
+        findings.append(found(FindingKind.INCOMPLETE, "it was not played to its end"))
+    elif not len(recorded.requests):
+        findings.append(found(FindingKind.INCOMPLETE, "it has no requests"))
+    findings += [found(FindingKind.RESET, name, wording.value(at, "s")) for name, at in counters.resets()]
+    checks: tuple[tuple[FindingKind, Callable[[], Sequence[str]]], ...] = (
+        (FindingKind.CLIENT_LATE, lambda: _client_late(recorded, rules)),
+        (FindingKind.SCHEDULE, lambda: never_sent(recorded, workload)),
+        (FindingKind.PROMPT_TOKENS, lambda: prompt_differences(recorded, rules.validity.token_mismatch)),
+        (FindingKind.SOURCES, lambda: source_faults(recorded, counters)),
+        (FindingKind.SCRAPE_GAP, lambda: _scrape_gap(recorded, rules)),
+        (FindingKind.CONTENTION, lambda: _contention(recorded, rules, workload)),
+        (FindingKind.CLOCK, lambda: clock_faults(recorded)),
+    )
+    return findings + [found(kind, what) for kind, check in checks for what in check()]
+
+
+def _client_late(recorded: ArmRound, rules: Rules) -> list[str]:
+    lag, budget = send_lag_p99(recorded), rules.validity.send_lag_p99
+    if lag is None or lag <= budget:
+        return []
+    return [f"{wording.value(lag, 's')} after the intended time, {wording.value(budget, 's')} allowed"]
+
+
+def _scrape_gap(recorded: ArmRound, rules: Rules) -> list[str]:
+    coverage, budget = scrape_coverage(recorded), rules.validity
+    faults = []
+    if coverage is not None and coverage < budget.scrape_coverage:
+        faults.append(
+            f"{wording.share(coverage)} of the measured part covered, at least "
+            f"{wording.share(budget.scrape_coverage)} asked for"
+        )
+    gap = recorded.scrapes.longest_gap_ours_s
+    if coverage is not None and gap > budget.scrape_gap:
+        faults.append(f"none for {wording.value(gap, 's')}, {wording.value(budget.scrape_gap, 's')} allowed")
+    return faults
+
+
+def _contention(recorded: ArmRound, rules: Rules, workload: Workload) -> list[str]:
+    cores, budget = contention_cores(recorded, workload), rules.validity.contention
+    if cores is None or cores <= budget:
+        return []
+    return [f"{wording.value(cores, 'cores')} stolen or used by other processes, {budget:g} allowed"]
+
+
+def _length_findings(pair: RoundPair, comparison: Comparison) -> list[Finding]:
+    """Answers too long in either arm or too short in the baseline; the candidate's short ones are instability."""
+    tolerated = comparison.rules.validity.token_mismatch
+    findings = []
+    for side in (pair.baseline, pair.candidate):
+        seen = lengths([side])
+        wrong = seen.long + (seen.short if side is pair.baseline else 0)
+        if wrong > tolerated * seen.completed:
+            completed = wording.count(seen.completed, "completed request")
+            what = f"{seen.short:,} short and {seen.long:,} long of {completed}"
+            findings.append(Finding(FindingKind.OUTPUT_TOKENS, what, arm=side.arm, round=side.index))
+    return findings
+
+
+def _unknown(comparison: Comparison) -> dict[FindingKind, str]:
+    """What could not be proven, by the finding that it might have been."""
+    rounds = [side for pair in comparison.pairs for side in (pair.baseline, pair.candidate)]
+    unproven = list(dict.fromkeys(f"{side.arm}: {what}" for side in rounds for what in side.config_unknown))
+    unknown: dict[FindingKind, str] = {}
+    if unproven:
+        unknown[FindingKind.CONFIG] = f"could not be proven: {wording.listed(unproven)}"
+    if comparison.attached:
+        unknown[FindingKind.RESIDUE] = "attached servers were not restarted, so what their tiers held is unknown"
+    silent = sorted({side.arm for side in rounds if not side.scrapes.supported})
+    if silent:
+        text = f"no /metrics: {', '.join(silent)}"
+        unknown |= dict.fromkeys((FindingKind.SCRAPE_GAP, FindingKind.RESET, FindingKind.SOURCES), text)
+    if any(contention_cores(side, comparison.workload) is None for side in rounds):
+        unknown[FindingKind.CONTENTION] = "what else used the host was not recorded in every round"
+    if any(side.requests["prompt_tokens_engine"].isna().all() for side in rounds if len(side.requests)):
+        unknown[FindingKind.PROMPT_TOKENS] = "an engine does not tell how many prompt tokens it counted"
+    if not rounds:
+        unknown |= {kind: "no pair of rounds was recorded" for kind in FindingKind if kind is not FindingKind.ARMS}
+    return unknown

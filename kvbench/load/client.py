@@ -1,0 +1,288 @@
+"""The streaming client: one selector loop over all sockets, a pool that grows as needed, deadlines.
+
+Requests go out when they are handed over, on an idle connection or a new one: there is no limit and no queue. No
+proxies, no redirects, and no retries but one: a kept-alive connection that the server closed before any byte of the
+answer is replaced once, and that is counted. To be used from one thread; only `wake` may be called from others.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from kvbench.errors import InputError, LoadError
+from kvbench.load.clock import Clock
+from kvbench.load.connection import Address, Connection
+from kvbench.load.exchange import Exchange
+from kvbench.load.outcome import Failure
+
+__all__ = ["Client", "Target"]
+
+EXACT_WAIT_NS = 3_000_000
+"""epoll rounds its timeout up to a millisecond; the last stretch before something is due is waited for by select,
+which takes microseconds."""
+
+GATHER_NS = 300_000
+"""When sockets become ready faster than this, the next look at them waits this long, so that it finds several.
+Arrival times are the kernel's, so nothing is lost but wake-ups; tokens of one answer come further apart."""
+
+
+class Target:
+    """The server's address, resolved once, and the head that every request to it has."""
+
+    def __init__(self, base_url: str, *, api_key: str | None = None, tls: ssl.SSLContext | None = None) -> None:
+        """`base_url` as in a profile, with or without `/v1`. InputError for a URL or a host name that is wrong."""
+        try:
+            parts = urlsplit(base_url)
+            port = parts.port
+        except ValueError as error:
+            raise InputError(f"base_url {base_url!r} is not a URL: {error}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(
+                f"base_url {base_url!r} is not an http(s) URL", do="write it as http://HOST:PORT, without /v1"
+            )
+        if not f"{base_url}{api_key or ''}".isascii() or not f"{base_url}{api_key or ''}".isprintable():
+            raise InputError("base_url and the API key may only have printable ASCII characters")
+        context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        self.addresses = _resolve(parts.hostname, port or (443 if context else 80), context)
+        path = parts.path.rstrip("/").removesuffix("/v1")
+        authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        self._head = (
+            f"POST {path}/v1/completions HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n"
+            f"{authorization}Content-Type: application/json\r\nAccept: text/event-stream\r\n"
+            "Accept-Encoding: identity\r\nUser-Agent: kvbench\r\nContent-Length: "
+        ).encode("latin-1")
+
+    def message(self, exchange: Exchange) -> bytes:
+        """The whole request, head and body."""
+        named = b"%d\r\nX-Request-Id: %s\r\n\r\n" % (len(exchange.body), exchange.name.encode("ascii"))
+        return self._head + named + exchange.body
+
+
+def _resolve(host: str, port: int, tls: ssl.SSLContext | None) -> list[Address]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise InputError(
+            f"the server's host name {host!r} cannot be resolved: {error.strerror}", do="check base_url"
+        ) from error
+    return [Address(family, sockaddr, tls, host) for family, _, _, _, sockaddr in found]
+
+
+class Client:
+    """Drives all connections to one server."""
+
+    def __init__(
+        self,
+        target: Target,
+        clock: Clock,
+        on_over: Callable[[Exchange], None],
+        *,
+        connect_timeout_s: float = 10.0,
+    ) -> None:
+        self.clock = clock
+        self.connections_opened = 0
+        self.resent = 0
+        self.active: set[Exchange] = set()
+        self._target = target
+        self._on_over = on_over
+        self._connect_timeout_ns = int(connect_timeout_s * 1e9)
+        self._idle: list[Connection] = []
+        self._connections: dict[int, Connection] = {}
+        self._writing: set[int] = set()
+        self._address = 0
+        self._failed_addresses: dict[int, int] = {}
+        self._pieces_of_closed = 0
+        self._deadlines: list[tuple[int, int, Exchange, bool]] = []
+        self._sequence = 0
+        self._closed = False
+        self._polled_ns = 0
+        self._epoll = select.epoll()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+
+    # -- what a player does -----------------------------------------------------------------------------------
+
+    def send(self, exchange: Exchange) -> None:
+        """Send now. `on_over` is called for it once, from `poll`, `expire`, `abort`, or before this returns."""
+        exchange.sent_ns = self.clock.now_ns()
+        self.active.add(exchange)
+        self._push_deadline(exchange.deadline_ns, exchange, connecting=False)
+        self._dispatch(exchange)
+
+    def poll(self, wait_ns: int) -> int:
+        """Wait at most `wait_ns` for something to arrive and handle it; how many sockets had something."""
+        timeout_s = 0.0
+        if wait_ns > GATHER_NS and self.clock.now_ns() - self._polled_ns < GATHER_NS:
+            time.sleep(GATHER_NS / 1e9)
+            wait_ns -= GATHER_NS
+        if wait_ns >= EXACT_WAIT_NS:
+            timeout_s = (wait_ns - EXACT_WAIT_NS // 2) // 1_000_000 / 1e3
+        elif wait_ns > 0:
+            select.select((self._epoll,), (), (), wait_ns / 1e9)
+        ready = self._epoll.poll(timeout_s)
+        self.clock.watch()
+        connections = self._connections
+        if ready:
+            self._polled_ns = self.clock.now_ns()
+        for fd, events in ready:
+            connection = connections.get(fd)
+            if connection is None:
+                if fd == self._wake_fd:
+                    os.eventfd_read(fd)
+                continue
+            if events & select.EPOLLOUT or (not connection.connected and events & _LOST):
+                connection.writable()
+            if events & _READABLE and connection.open and connection.connected:
+                connection.readable()
+        return len(ready)
+
+    def next_deadline_ns(self) -> int | None:
+        """When `expire` has something to do next."""
+        while self._deadlines and self._deadlines[0][2].over_ns is not None:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expire(self, now_ns: int) -> None:
+        """Fail what is over its deadline."""
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            at_ns, _, exchange, connecting = heapq.heappop(self._deadlines)
+            if exchange.over_ns is not None:
+                continue
+            if not connecting:
+                self.abort(exchange, Failure("timeout", _progress(exchange)))
+            elif (link := exchange.connection) and link.connect_by_ns == at_ns and not link.ready:
+                self.abort(
+                    exchange, Failure("connect", f"no connection after {self._connect_timeout_ns / 1e9:g} s")
+                )
+
+    def abort(self, exchange: Exchange, failure: Failure) -> None:
+        """End it now, whatever its state, and close its connection."""
+        connection = exchange.connection
+        if connection:
+            connection.exchange = None
+            self._drop(connection)
+        exchange.over_ns = self.clock.now_ns()
+        self._finish(exchange, failure)
+
+    def wake(self) -> None:
+        """Make `poll` return soon. Safe from any thread."""
+        if not self._closed:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """Close every socket. Exchanges under way must have been aborted."""
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self._closed = True
+        self._epoll.close()
+        os.close(self._wake_fd)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of bodies received so far: the sign of life of a server that is streaming."""
+        return self._pieces_of_closed + sum(connection.pieces for connection in self._connections.values())
+
+    # -- what a connection reports ----------------------------------------------------------------------------
+
+    def wants_write(self, connection: Connection, wanted: bool) -> None:
+        if wanted != (connection.fd in self._writing):
+            (self._writing.add if wanted else self._writing.discard)(connection.fd)
+            self._epoll.modify(connection.fd, _WATCHED | (select.EPOLLOUT if wanted else 0))
+
+    def exchange_over(self, connection: Connection, exchange: Exchange, failure: Failure | None) -> None:
+        if connection.open:
+            self._idle.append(connection)
+        else:
+            self._forget(connection)
+        self._finish(exchange, failure)
+
+    def connect_failed(self, connection: Connection, exchange: Exchange, failure: Failure) -> None:
+        """Try the name's next address, if it has one that this exchange has not tried."""
+        self._forget(connection)
+        tried = self._failed_addresses.get(exchange.id, 0) + 1
+        if tried < len(self._target.addresses):
+            self._failed_addresses[exchange.id] = tried
+            self._address = (self._address + 1) % len(self._target.addresses)
+            self._dispatch(exchange)
+            return
+        exchange.over_ns = self.clock.now_ns()
+        self._finish(exchange, failure)
+
+    def stale(self, connection: Connection, exchange: Exchange) -> None:
+        self._forget(connection)
+        self.resent += 1
+        exchange.resent = True
+        self._open(exchange)
+
+    def idle_closed(self, connection: Connection) -> None:
+        self._idle.remove(connection)
+        self._forget(connection)
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _dispatch(self, exchange: Exchange) -> None:
+        while self._idle:
+            connection = self._idle.pop()  # the one used last is the least likely to have been closed
+            if connection.open:
+                exchange.connection = connection
+                connection.send(exchange, self._target.message(exchange))
+                return
+        self._open(exchange)
+
+    def _open(self, exchange: Exchange) -> None:
+        address = self._target.addresses[self._address]
+        try:
+            connection = Connection(self, address, self.clock)
+        except OSError as error:  # out of file descriptors, most likely
+            exchange.over_ns = self.clock.now_ns()
+            self._finish(exchange, Failure("connect", error.strerror or str(error)))
+            return
+        self.connections_opened += 1
+        self._connections[connection.fd] = connection
+        self._epoll.register(connection.fd, _WATCHED)
+        exchange.connection = connection
+        connection.connect_by_ns = self.clock.now_ns() + self._connect_timeout_ns
+        self._push_deadline(connection.connect_by_ns, exchange, connecting=True)
+        connection.connect(exchange, self._target.message(exchange))
+
+    def _push_deadline(self, at_ns: int, exchange: Exchange, *, connecting: bool) -> None:
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (at_ns, self._sequence, exchange, connecting))
+
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        if self._connections.get(connection.fd) is connection:
+            del self._connections[connection.fd]
+            self._writing.discard(connection.fd)
+            self._pieces_of_closed += connection.pieces
+
+    def _finish(self, exchange: Exchange, failure: Failure | None) -> None:
+        if exchange not in self.active:
+            raise LoadError(f"request {exchange.id} ended twice")
+        self.active.discard(exchange)
+        self._failed_addresses.pop(exchange.id, None)
+        exchange.connection = None
+        exchange.body = b""
+        exchange.failure = failure
+        self._on_over(exchange)
+
+
+_WATCHED = select.EPOLLIN | select.EPOLLRDHUP
+_LOST = select.EPOLLERR | select.EPOLLHUP
+_READABLE = select.EPOLLIN | select.EPOLLRDHUP | _LOST
+
+
+def _progress(exchange: Exchange) -> str:
+    if exchange.status is None:
+        return "no answer yet"
+    return f"{len(exchange.chunks)} pieces of the answer had come"

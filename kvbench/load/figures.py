@@ -1,0 +1,108 @@
+"""What the driver knows about itself: how late it sent and read, how long it stood still, what it cost."""
+
+from __future__ import annotations
+
+import time
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvbench.load.clock import Clock
+
+__all__ = ["Figures", "LagHistogram"]
+
+_EDGES_NS = np.geomspace(100.0, 1e11, 900)
+"""100 ns to 100 s in steps of 2.3 %."""
+
+
+class LagHistogram:
+    """Counts by size, so that memory does not grow with the run; quantiles are right within 2.3 %."""
+
+    def __init__(self) -> None:
+        self._counts: NDArray[np.int64] = np.zeros(len(_EDGES_NS) + 1, np.int64)
+        self.max_ns = 0
+
+    def add(self, lags_ns: array[int]) -> None:
+        if not lags_ns:
+            return
+        values = np.frombuffer(lags_ns, np.int64)
+        self._counts += np.bincount(np.searchsorted(_EDGES_NS, values), minlength=len(self._counts))
+        self.max_ns = max(self.max_ns, int(values.max()))
+
+    @property
+    def total(self) -> int:
+        return int(self._counts.sum())
+
+    def quantile_s(self, q: float) -> float | None:
+        """Upper edge of the step that holds the quantile; None without any value."""
+        if self.total == 0:
+            return None
+        index = int(np.searchsorted(np.cumsum(self._counts), q * self.total))
+        return float(min(_EDGES_NS[min(index, len(_EDGES_NS) - 1)], self.max_ns)) / 1e9
+
+
+class Figures:
+    """Collected while the round runs; `summary` is what goes into `load.json`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.send_lags_s = array("d")
+        """Sent minus intended, one entry a request after time zero."""
+        self.stall_max_ns = 0
+        """Longest stretch in which the loop did not look at its sockets."""
+        self.events = 0
+        self.merged_events = 0
+        self.multi_token_events = 0
+        self.uncounted_outputs = 0
+        """Answers that told neither token ids nor usage."""
+        self.substituted_turns = 0
+        """Later turns for which the server returned no token ids, so that other tokens took their place."""
+        self._clock = clock
+        self._read_lags = LagHistogram()
+        self._unstamped_before = 0
+        self._cpu_before_s = 0.0
+
+    def begin(self) -> None:
+        """Time zero: what came before does not count."""
+        self._clock.lags_ns = array("q")
+        self._unstamped_before = self._clock.unstamped
+        self._cpu_before_s = time.process_time()
+
+    def fold(self) -> None:
+        """Take in the clock's latest readings; about once a second."""
+        lags, self._clock.lags_ns = self._clock.lags_ns, array("q")
+        self._read_lags.add(lags)
+
+    def stalled(self, ns: int) -> None:
+        self.stall_max_ns = max(self.stall_max_ns, ns)
+
+    def summary(self) -> dict[str, float | None]:
+        """Figures by name; seconds where the name ends in `_s`; None: not measured."""
+        self.fold()
+        sent = np.frombuffer(self.send_lags_s, np.float64)
+        unstamped = self._clock.unstamped - self._unstamped_before
+        reads = self._read_lags.total + unstamped
+        cpu_s = time.process_time() - self._cpu_before_s
+        return {
+            "send_lag_p50_s": _quantile(sent, 0.5),
+            "send_lag_p99_s": _quantile(sent, 0.99),
+            "send_lag_max_s": _quantile(sent, 1.0),
+            # The kernel's stamp against the clock at the read: an upper bound on what a stamped event can be off.
+            "timestamp_error_p50_s": self._read_lags.quantile_s(0.5),
+            "timestamp_error_p99_s": self._read_lags.quantile_s(0.99),
+            "timestamp_error_max_s": self._read_lags.max_ns / 1e9 if self._read_lags.total else None,
+            "unstamped_reads_share": unstamped / reads if reads else None,
+            "clock_steps": float(self._clock.steps),
+            "loop_stall_max_s": self.stall_max_ns / 1e9,
+            "client_cpu_s": cpu_s,
+            "client_cpu_ms_per_1000_events": cpu_s * 1e6 / self.events if self.events else None,
+            "events": float(self.events),
+            "merged_events_share": self.merged_events / self.events if self.events else None,
+            "multi_token_events": float(self.multi_token_events),
+            "uncounted_outputs": float(self.uncounted_outputs),
+            "substituted_turns": float(self.substituted_turns),
+        }
+
+
+def _quantile(values: NDArray[np.float64], q: float) -> float | None:
+    return float(np.quantile(values, q)) if len(values) else None

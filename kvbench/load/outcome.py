@@ -1,0 +1,56 @@
+"""How a request can end other than well: the causes, each with its plain words, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+__all__ = ["CAUSES", "Cause", "Failure", "Status", "encodable"]
+
+Status = Literal["ok", "error", "unsent"]
+"""`unsent`: its time came after the round was over (a later turn, or a closed loop's surplus); not a failure."""
+
+Cause = Literal[
+    "refused",
+    "connect",
+    "timeout",
+    "http_status",
+    "stream_broken",
+    "server_error",
+    "malformed_event",
+    "short_output",
+    "earlier_turn_failed",
+    "stopped",
+]
+
+CAUSES: dict[Cause, str] = {
+    "refused": "nobody listens at the server's address",
+    "connect": "no connection to the server could be made",
+    "timeout": "the answer was not over within the time allowed",
+    "http_status": "the server answered with a status other than 200",
+    "stream_broken": "the answer ended before it was complete",
+    "server_error": "the server reported an error in the middle of its answer",
+    "malformed_event": "the answer is not an event stream of completions",
+    "short_output": "the answer is complete but has fewer tokens than were asked for",
+    "earlier_turn_failed": "an earlier turn of the session failed, so this one could not be sent",
+    "stopped": "kvbench ended the round while the request was under way",
+}
+
+if set(CAUSES) != set(get_args(Cause)):
+    raise AssertionError("every cause has its words, and every text its cause")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request failed: a cause and what was seen."""
+
+    cause: Cause
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {encodable(self.detail)}"
+
+
+def encodable(text: str) -> str:
+    """A server's words as they can be stored: half a surrogate pair, which JSON allows, becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()

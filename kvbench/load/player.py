@@ -1,0 +1,354 @@
+"""Plays a schedule: sends everything at its time, reads answers when there is time to, hands rows to the recorder.
+
+One native thread runs `play`. Between two looks at the sockets it does at most one small piece of other work
+(encode a prompt, read some events of an answer that is over), so that sending and reading are never held up.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from kvbench.load.agenda import Agenda, Turn
+from kvbench.load.bodies import Bodies, Piece
+from kvbench.load.client import Client
+from kvbench.load.clock import Clock
+from kvbench.load.exchange import Exchange
+from kvbench.load.figures import Figures
+from kvbench.load.outcome import Failure
+from kvbench.load.plan import LoadPlan
+from kvbench.load.recorder import Recorder
+from kvbench.load.rows import Rows, failure_of
+from kvbench.load.stream import Completion, CompletionReader
+from kvbench.workload.schedule import Schedule, Segment
+
+__all__ = ["Answered", "Player"]
+
+HORIZON_S = 2.0
+"""Prompts are encoded this long before their time; it bounds the memory that bodies take."""
+URGENT_S = 0.5
+"""A prompt due this soon is encoded before finished answers are read."""
+LEAD_NS = 50_000_000
+"""From the `started` event to time zero, so that a request at second 0 is not late."""
+CLOSE_NS = 300_000
+"""With less than this to the next send no other work is begun; a piece of it takes about as long."""
+TICK_NS = 1_000_000_000
+RECENT_NS = 5_000_000_000
+"""Progress shows the median TTFT of answers that ended within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What Locust is told of a finished request."""
+
+    class_: str
+    e2e_s: float
+    bytes_: int
+    failure: Failure | None
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """An answer that is over and is being read."""
+
+    turn: Turn
+    exchange: Exchange
+    reader: CompletionReader
+
+
+class Player:
+    """`report` and `answered` are called from the playing thread and must not block."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        plan: LoadPlan,
+        client: Callable[[Callable[[Exchange], None]], Client],
+        clock: Clock,
+        recorder: Recorder,
+        *,
+        report: Callable[[dict[str, object]], None],
+        answered: Callable[[Answered], None],
+    ) -> None:
+        self._schedule = schedule
+        self._plan = plan
+        self._clock = clock
+        self._client = client(self._over)
+        self._recorder = recorder
+        self._report = report
+        self._answered = answered
+        self.figures = Figures(clock)
+        self._bodies = Bodies(plan)
+        self._agenda = Agenda(schedule)
+        self._zero_ns = clock.now_ns()
+        self._rows = Rows(plan, self._zero_ns)
+        self._running: dict[int, Turn] = {}
+        self._desk: deque[_Reading] = deque()
+        self._primed: list[tuple[Turn, Exchange, Completion]] = []
+        self._recent: deque[tuple[int, float]] = deque()
+        self._tick_ns = 0
+        self._stopping = False
+        self._priming = True
+        self._changed = False
+        self._sent = self._done = self._failed = 0
+
+    def stop(self) -> None:
+        """End the round now. Safe from any thread."""
+        self._stopping = True
+        self._client.wake()
+
+    def play(self) -> bool:
+        """Prime, then play to the end; False when it was stopped before. Every planned request has its row then."""
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # a collection takes tens of milliseconds; nothing that is made per request is part of a cycle
+        try:
+            self._prime()
+            self._start()
+            self._run()
+            self._close()
+        finally:
+            gc.enable()
+            gc.unfreeze()
+            self._client.close()
+        return not self._stopping
+
+    # -- before time zero -------------------------------------------------------------------------------------
+
+    def _prime(self) -> None:
+        total = len(self._schedule.prime)
+        for done, request in enumerate(self._schedule.prime, start=1):
+            if self._stopping:
+                return
+            now_ns = self._clock.now_ns()
+            turn = Turn(request, self._rows.seconds(now_ns), "previous turn", request.segments)
+            self._send(turn, now_ns)
+            while self._running or self._desk:
+                self._look(0 if self._desk else TICK_NS)
+                if self._stopping:
+                    self._abort_all(Failure("stopped", "while priming"))
+                self._read_some()
+            self._report({"event": "prime", "done": done, "of": total})
+
+    def _start(self) -> None:
+        """Encode what is due first, then fix time zero and record the priming requests against it."""
+        while (turn := self._agenda.take_to_prepare(HORIZON_S)) is not None and not self._stopping:
+            self._encode(turn)
+        before, now_ns = self._rows, self._clock.now_ns()
+        self._zero_ns = now_ns + LEAD_NS
+        self._rows = Rows(self._plan, self._zero_ns)
+        for turn, exchange, completion in self._primed:
+            turn.intended_s -= before.seconds(self._zero_ns)
+            self._record(turn, exchange, completion)
+        self._primed.clear()
+        self._priming = False
+        self._tick_ns = self._zero_ns + TICK_NS
+        self.figures.begin()
+        self._report({"event": "started", "monotonic": self._zero_ns / 1e9})
+
+    # -- the loop ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        end_ns = self._zero_ns + int(self._schedule.duration_s * 1e9)
+        drained_ns = end_ns + int(self._plan.drain_s * 1e9)
+        while True:
+            now_ns = self._send_due()
+            if now_ns >= self._tick_ns:
+                self._tick(now_ns)
+            if self._stopping:
+                self._abort_all(Failure("stopped", "the round was ended early"))
+            elif now_ns >= drained_ns:
+                self._abort_all(
+                    Failure("timeout", f"still under way {self._plan.drain_s:g} s after the last phase")
+                )
+            if self._all_over(now_ns, end_ns):
+                return
+            self._listen_until(self._next_moment_ns(end_ns if now_ns < end_ns else drained_ns), now_ns)
+
+    def _listen_until(self, moment_ns: int, woke_ns: int) -> None:
+        """Read what arrives and do other work, until `moment_ns` or until what is to be done has changed."""
+        self._changed = False
+        while True:
+            now_ns = self._clock.now_ns()
+            wait_ns = moment_ns - now_ns
+            if not 0 < wait_ns <= CLOSE_NS and self._work(self._rows.seconds(now_ns)):
+                wait_ns = 0
+            self.figures.stalled(self._clock.now_ns() - woke_ns)
+            self._client.poll(wait_ns)
+            woke_ns = self._clock.now_ns()
+            if self._changed or self._stopping or woke_ns >= moment_ns:
+                self._client.expire(woke_ns)
+                return
+
+    def _all_over(self, now_ns: int, end_ns: int) -> bool:
+        if self._running or self._desk:
+            return False
+        if self._stopping:
+            return True
+        if now_ns >= end_ns:
+            return self._agenda.next_due_s is None
+        return self._schedule.concurrency is not None and self._agenda.empty
+
+    def _next_moment_ns(self, end_ns: int) -> int:
+        """When there is something to do even if nothing arrives."""
+        moment_ns = min(self._tick_ns, end_ns)
+        if (due_s := self._agenda.next_due_s) is not None:
+            moment_ns = min(moment_ns, self._zero_ns + int(due_s * 1e9))
+        if (deadline_ns := self._client.next_deadline_ns()) is not None:
+            moment_ns = min(moment_ns, deadline_ns)
+        return moment_ns
+
+    def _look(self, wait_ns: int) -> None:
+        self._client.poll(wait_ns)
+        self._client.expire(self._clock.now_ns())
+
+    def _work(self, now_s: float) -> bool:
+        """One piece of work that can wait; False when there is none."""
+        turn = self._agenda.take_to_prepare(now_s + URGENT_S)
+        if turn is None:
+            if self._read_some():
+                return True
+            turn = self._agenda.take_to_prepare(now_s + HORIZON_S)
+        if turn is not None:
+            self._encode(turn)
+        return turn is not None
+
+    # -- sending ----------------------------------------------------------------------------------------------
+
+    def _send_due(self) -> int:
+        now_ns = self._clock.now_ns()
+        while (turn := self._agenda.take_due(self._rows.seconds(now_ns))) is not None:
+            if self._schedule.concurrency is not None:
+                phase = self._schedule.phase_at(turn.intended_s)
+                turn.request = replace(turn.request, phase=phase.name, measured=phase.measured)
+            self._send(turn, self._zero_ns + int(turn.intended_s * 1e9))
+            now_ns = self._clock.now_ns()
+        return now_ns
+
+    def _send(self, turn: Turn, intended_ns: int) -> None:
+        if turn.body is None:
+            self._encode(turn)
+        assert turn.body is not None  # noqa: S101  (for the type checker)
+        deadline_ns = intended_ns + int(self._schedule.request_timeout_s * 1e9)
+        exchange = Exchange(
+            turn.request.id, f"kvbench-{self._plan.round}-{turn.request.id}", turn.body.content, deadline_ns
+        )
+        turn.body.content = b""
+        self._running[turn.request.id] = turn
+        self._sent += 1
+        self._client.send(exchange)
+        if exchange.sent_ns is not None and not self._priming:
+            self.figures.send_lags_s.append((exchange.sent_ns - intended_ns) / 1e9)
+
+    def _encode(self, turn: Turn) -> None:
+        turn.body = self._bodies.make(turn.pieces, turn.request.output_tokens)
+
+    def _abort_all(self, failure: Failure) -> None:
+        for exchange in list(self._client.active):
+            self._client.abort(exchange, failure)
+
+    # -- answers ----------------------------------------------------------------------------------------------
+
+    def _over(self, exchange: Exchange) -> None:
+        """Called by the client, once for each request."""
+        self._changed = True
+        turn = self._running.pop(exchange.id)
+        told = exchange.status == 200
+        reader = CompletionReader(exchange.chunks if told else (), exchange.times_ns if told else ())
+        reading = _Reading(turn, exchange, reader)
+        if self._agenda.has_followers(turn):
+            self._desk.appendleft(reading)  # the next turn waits for what it says
+            return
+        self._desk.append(reading)
+        if not self._priming:
+            self._agenda.over(turn, self._ended_s(exchange), ())
+
+    def _ended_s(self, exchange: Exchange) -> float:
+        return self._rows.seconds(exchange.over_ns or self._clock.now_ns())
+
+    def _read_some(self) -> bool:
+        """Read a little of the first answer on the desk."""
+        if not self._desk:
+            return False
+        reading = self._desk[0]
+        if reading.reader.step():
+            self._desk.popleft()
+            self._changed = True
+            completion = reading.reader.completion()
+            if self._priming:
+                self._primed.append((reading.turn, reading.exchange, completion))
+            else:
+                self._record(reading.turn, reading.exchange, completion)
+        return True
+
+    def _record(self, turn: Turn, exchange: Exchange, completion: Completion) -> None:
+        failure = failure_of(turn, exchange, completion, forces_length=self._plan.forces_length)
+        row = self._rows.answered(turn, exchange, completion, failure)
+        self._recorder.add(row, self._rows.token_times(completion))
+        self._count(completion, failure)
+        if self._agenda.has_followers(turn):
+            output = None if failure else self._returned(turn, completion)
+            for request, due_s in self._agenda.over(turn, self._ended_s(exchange), output):
+                self._failed += 1
+                self._recorder.add(self._rows.lost(request, due_s), array("d"))
+        ended_ns = exchange.over_ns or 0
+        if completion.placed.first_ns is not None:
+            ttft_s = self._rows.seconds(completion.placed.first_ns) - turn.intended_s
+            self._recent.append((ended_ns, ttft_s))
+        e2e_s = self._ended_s(exchange) - turn.intended_s
+        self._answered(Answered(turn.request.class_, e2e_s, sum(map(len, exchange.chunks)), failure))
+
+    def _count(self, completion: Completion, failure: Failure | None) -> None:
+        self._done += 1
+        self._failed += failure is not None
+        figures = self.figures
+        figures.events += completion.events
+        figures.merged_events += completion.merged_events
+        figures.multi_token_events += completion.placed.multi_token_events
+        figures.uncounted_outputs += failure is None and not completion.placed.known
+
+    def _returned(self, turn: Turn, completion: Completion) -> Piece:
+        """What the next turn carries of this answer: its token ids, or as many of our own where none were given."""
+        if completion.token_ids is not None:
+            return completion.token_ids
+        self.figures.substituted_turns += 1
+        return Segment(-1 - turn.request.id, len(completion.placed.times_ns) or turn.request.output_tokens)
+
+    # -- telling ----------------------------------------------------------------------------------------------
+
+    def _tick(self, now_ns: int) -> None:
+        self._tick_ns = now_ns + TICK_NS
+        self.figures.fold()
+        self._recorder.flush()
+        while self._recent and self._recent[0][0] < now_ns - RECENT_NS:
+            self._recent.popleft()
+        self._report(
+            {
+                "event": "progress",
+                "t_s": self._rows.seconds(now_ns),
+                "sent": self._sent,
+                "done": self._done,
+                "failed": self._failed,
+                "running": len(self._running),
+                "tokens": self._client.pieces,
+                "ttft_p50_s": statistics.median(ttft_s for _, ttft_s in self._recent) if self._recent else None,
+            }
+        )
+
+    def _close(self) -> None:
+        for request in self._agenda.close():
+            self._recorder.add(self._rows.unsent(request), array("d"))
+
+    def summary(self) -> dict[str, float | None]:
+        """What goes into `load.json`; its names are explained in `figures`."""
+        return self.figures.summary() | {
+            "requests": float(self._sent),
+            "failed": float(self._failed),
+            "connections_opened": float(self._client.connections_opened),
+            "resent_on_stale_connection": float(self._client.resent),
+            "gc_disabled": 1.0,
+        }

@@ -1,0 +1,175 @@
+"""Samples the host once a second while a round runs: who uses the processors, memory, pressure, the tier's disk.
+
+Contention is steal plus CPU that neither kvbench nor an engine used. What the host does not tell is an absent row.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from kvbench.observe import proc
+from kvbench.observe.grid import beats
+from kvbench.record.atomic import write_table
+from kvbench.record.tables import HOST
+
+__all__ = ["HostSampler", "Snapshot", "rates", "snapshot", "tree_cpu_s", "trees"]
+
+PERIOD_S = 1.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that grows, at one moment, and the sizes of that moment."""
+
+    t: float
+    """Monotonic seconds."""
+    since_boot: float
+    """Seconds on the clock that process start times are counted by."""
+    cpu: proc.CpuTimes | None
+    tree: dict[int, proc.Process]
+    """kvbench, the engines, and all their descendants."""
+    stalled: dict[str, float]
+    disk: tuple[int, int] | None
+    sizes: dict[str, float]
+
+
+def trees(processes: dict[int, proc.Process], roots: Iterable[int]) -> dict[int, proc.Process]:
+    """The roots that are alive, and everything that descends from them."""
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found: dict[int, proc.Process] = {}
+    queue = [pid for pid in roots if pid in processes]
+    while queue:
+        pid = queue.pop()
+        if pid not in found:
+            found[pid] = processes[pid]
+            queue += children.get(pid, [])
+    return found
+
+
+def tree_cpu_s(before: dict[int, proc.Process], after: dict[int, proc.Process], since_boot: float) -> float:
+    """CPU seconds that the processes of a tree used between two moments, the first at `since_boot`.
+
+    A process that ended takes its time to the parent that waited for it, where what was counted before must not
+    count again; a process that only now joins the tree, but is older, brings nothing.
+    """
+    known = {(p.pid, p.started): p for p in before.values()}
+    used = 0.0
+    for process in after.values():
+        earlier = known.pop((process.pid, process.started), None)
+        if earlier is not None:
+            used += process.cpu_s - earlier.cpu_s
+        elif process.started >= since_boot - 1 / proc.TICKS_PER_S:
+            used += process.cpu_s
+    used -= sum(gone.cpu_s for gone in known.values() if gone.parent in after)
+    return max(0.0, used)
+
+
+def snapshot(roots: Iterable[int], engine: Iterable[int], disk_path: Path | None) -> Snapshot:
+    """Look at the host once; about five milliseconds for a few hundred processes."""
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    everything = proc.processes()
+    engine_tree = trees(everything, engine)
+    sizes: dict[str, float] = dict(proc.memory())
+    if (memory := proc.resident(engine_tree)) is not None:
+        sizes["engine_memory_bytes"] = memory.private + memory.shared
+        sizes["engine_rss_bytes"] = memory.total
+        sizes["engine_shmem_bytes"] = memory.shared
+    return Snapshot(
+        t=time.monotonic(),
+        since_boot=since_boot,
+        cpu=proc.cpu_times(),
+        tree=trees(everything, roots) | engine_tree,
+        stalled=proc.pressure_totals(),
+        disk=proc.disk_bytes(disk_path) if disk_path is not None else None,
+        sizes=sizes,
+    )
+
+
+def rates(before: Snapshot, after: Snapshot) -> dict[str, float]:
+    """What happened between two snapshots, per second: cores, shares of time, bytes per second."""
+    elapsed = after.t - before.t
+    found: dict[str, float] = {}
+    if before.cpu is not None and after.cpu is not None:
+        busy, interrupts, steal = (b - a for a, b in zip(before.cpu, after.cpu, strict=True))
+        ours = tree_cpu_s(before.tree, after.tree, before.since_boot)
+        found["cpu_busy_cores"] = (busy + interrupts) / elapsed
+        found["cpu_own_cores"] = ours / elapsed
+        # Without interrupts: the packets and disk blocks of the round itself are handled in them.
+        found["cpu_foreign_cores"] = max(0.0, busy - ours) / elapsed
+        found["steal_cores"] = max(0.0, steal) / elapsed
+    for name, total in after.stalled.items():
+        if name in before.stalled:
+            found[f"pressure_{name}_share"] = (total - before.stalled[name]) / elapsed
+    if before.disk is not None and after.disk is not None:
+        found["disk_read_bytes_per_s"] = (after.disk[0] - before.disk[0]) / elapsed
+        found["disk_write_bytes_per_s"] = (after.disk[1] - before.disk[1]) / elapsed
+    return found
+
+
+class HostSampler:
+    """One round's sampling. `start`, then `stop` (which writes `host.parquet`) or `close` (which does not)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        engine_pids: Callable[[], Iterable[int]],
+        own_pid: int | None = None,
+        disk_path: Path | None = None,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        """`engine_pids` is asked at every sample; `disk_path` names the disk whose traffic is of interest."""
+        self._directory = directory
+        self._engine_pids = engine_pids
+        self._own_pid = own_pid if own_pid is not None else os.getpid()
+        self._disk_path = disk_path
+        self._period_s = period_s
+        self._rows: list[tuple[float, str, float]] = []
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kvbench-host-sampler", daemon=True)
+
+    def start(self) -> None:
+        """Begin; rates are there from the second sample on."""
+        self._thread.start()
+
+    def stop(self, origin: float) -> None:
+        """Write `host.parquet` with times from `origin` (monotonic seconds)."""
+        self.close()
+        if self._failure is not None:
+            raise self._failure
+        table = pa.table(
+            {
+                "t_s": [t - origin for t, _, _ in self._rows],
+                "name": [name for _, name, _ in self._rows],
+                "value": [value for _, _, value in self._rows],
+            },
+            schema=HOST,
+        )
+        write_table(self._directory / "host.parquet", table)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            before: Snapshot | None = None
+            for _ in beats(self._period_s, self._stop):
+                now = snapshot([self._own_pid], tuple(self._engine_pids()), self._disk_path)
+                values = now.sizes | (rates(before, now) if before is not None else {})
+                self._rows += [(now.t, name, value) for name, value in sorted(values.items())]
+                before = now
+        except Exception as error:  # noqa: BLE001 - raised again by `stop`, on the thread that can act on it
+            self._failure = error

@@ -1,0 +1,56 @@
+"""The manifest of a run that is under way: every change is on disk before the next step begins."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kvbench.record.manifest import Manifest, RoundRecord
+from kvbench.record.run_directory import RunDirectory
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """Holds the newest manifest of `run` and writes it whenever it changes."""
+
+    def __init__(self, run: RunDirectory, manifest: Manifest) -> None:
+        self.run = run
+        self.manifest = manifest
+        run.write_manifest(manifest)
+
+    def _update(self, **changes: object) -> None:
+        self.manifest = self.manifest.model_copy(update=changes)
+        self.run.write_manifest(self.manifest)
+
+    def add(self, record: RoundRecord) -> None:
+        """Append a round."""
+        self._update(rounds=[*self.manifest.rounds, record])
+
+    def mark_spoiled(self, index: int, because: list[str]) -> None:
+        """The rounds of every arm at `index` do not count; they are kept on disk under another name."""
+        for arm in {r.arm for r in self.manifest.rounds if r.index == index and r.state == "done"}:
+            self.run.set_spoiled_aside(arm, index)
+        self._update(
+            rounds=[
+                r.model_copy(update={"state": "spoiled", "spoiled_because": because})
+                if r.index == index and r.state == "done"
+                else r
+                for r in self.manifest.rounds
+            ]
+        )
+
+    def spoiled_attempts(self, index: int) -> int:
+        """How often the pair at `index` has been spoiled."""
+        counts: dict[str, int] = {}
+        for record in self.manifest.rounds:
+            if record.index == index and record.state == "spoiled":
+                counts[record.arm] = counts.get(record.arm, 0) + 1
+        return max(counts.values(), default=0)
+
+    def warn(self, text: str) -> None:
+        """Keep a sentence that every report has to show."""
+        self._update(warnings=[*self.manifest.warnings, text])
+
+    def set_state(self, state: Literal["running", "interrupted", "failed", "finished"]) -> None:
+        """How far the run as a whole has got."""
+        self._update(state=state)

@@ -1,0 +1,111 @@
+"""run.json: what a run is made of and how far it got. Everything a report needs beside the tables."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kvbench.spec.profile import Profile
+from kvbench.spec.rules import Rules
+from kvbench.spec.workload import Workload
+
+__all__ = ["ArmRecord", "EngineEventRecord", "Manifest", "RoundRecord", "ScrapeRecord"]
+
+
+class RecordModel(BaseModel):
+    """Base of what run.json holds: keys added by a later version are kept out of the way, not refused."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class ArmRecord(RecordModel):
+    """A profile as it took part, with the command it was rendered to."""
+
+    name: str
+    role: Literal["baseline", "candidate"]
+    profile: Profile
+    argv: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
+
+
+class EngineEventRecord(RecordModel):
+    """See `kvbench.judge.evidence.EngineEvent`."""
+
+    kind: Literal["died", "frozen", "restarted"]
+    t_s: float
+    detail: str
+
+
+class ScrapeRecord(RecordModel):
+    """See `kvbench.judge.evidence.ScrapeSummary`."""
+
+    expected: int = 0
+    succeeded: int = 0
+    longest_gap_ours_s: float = 0.0
+    engine_stalled: int = 0
+    supported: bool = True
+    vanished: bool = False
+
+
+class RoundRecord(RecordModel):
+    """One execution of a schedule against one arm, as far as it got."""
+
+    arm: str
+    index: int
+    state: Literal["done", "spoiled", "cut short"]
+    launch: str
+    started_utc: str
+    order: int
+    """Place in the sequence of rounds of this run, from 0."""
+    engine_version: str | None = None
+    effective: dict[str, object] = Field(default_factory=dict)
+    config_differences: list[str] = Field(default_factory=list)
+    config_unknown: list[str] = Field(default_factory=list)
+    residue: list[str] = Field(default_factory=list)
+    events: list[EngineEventRecord] = Field(default_factory=list)
+    scrapes: ScrapeRecord = ScrapeRecord()
+    spoiled_attempts: int = 0
+    spoiled_because: list[str] = Field(default_factory=list)
+    expected_sources: dict[str, float] | None = None
+    capacities: dict[str, float] = Field(default_factory=dict)
+    load: dict[str, float] = Field(default_factory=dict)
+
+
+class Manifest(RecordModel):
+    """The content of run.json (schema 1)."""
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    kvbench: str
+    name: str
+    run_id: str
+    kind: Literal["compare", "run"]
+    state: Literal["running", "interrupted", "failed", "finished"]
+    created_utc: str
+    host: dict[str, str | int | float]
+    seed: int
+    unit: Literal["round", "launch"] = "round"
+    arms: list[ArmRecord]
+    workload: Workload
+    rules: Rules
+    arm_differences: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    rounds_planned: int
+    digests: dict[str, str] = Field(default_factory=dict)
+    """sha256 of the resolved profiles, workload and rules."""
+    rounds: list[RoundRecord] = Field(default_factory=list)
+
+    def arm(self, name: str) -> ArmRecord:
+        """The arm of that name; KeyError when there is none."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise KeyError(name)
+
+    def done(self, arm: str, index: int) -> RoundRecord | None:
+        """The usable recording of a round, if there is one."""
+        for record in self.rounds:
+            if record.arm == arm and record.index == index and record.state == "done":
+                return record
+        return None

@@ -1,0 +1,144 @@
+"""The directory of one run: where its parts lie, and how they are written and read.
+
+Layout as in DESIGN: run.json, arms/<arm>/round-<k>/{requests,tokens,metrics,host}.parquet, reports beside run.json.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from kvbench.errors import InputError, RecordError, Where
+from kvbench.record.atomic import write_text
+from kvbench.record.manifest import Manifest
+
+__all__ = ["RunDirectory", "utc_now"]
+
+
+def utc_now() -> str:
+    """Now as `2026-01-31T12:00:00Z`."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class RunDirectory:
+    """One run on disk. All writes are atomic; the manifest is rewritten after every round."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, results: Path, name: str) -> RunDirectory:
+        """Make `results/<UTC time>-<name>/`. InputError when the folder cannot be written."""
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        for suffix in ["", *(f"-{n}" for n in range(2, 100))]:
+            path = results / f"{stamp}-{name}{suffix}"
+            try:
+                path.mkdir(parents=True)
+                (path / "arms").mkdir()
+            except FileExistsError:
+                if not results.is_dir():
+                    raise _unwritable(results, "it is a file, not a folder") from None
+                continue
+            except OSError as error:
+                raise _unwritable(results, error.strerror or str(error)) from error
+            return cls(path)
+        raise _unwritable(results, "a hundred runs began in this second")
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run. InputError when `path` is none."""
+        if not (path / "run.json").is_file():
+            raise InputError(
+                f"{path} is not a run of kvbench: it has no run.json",
+                do="name a folder that `kvbench compare` or `kvbench run` wrote, such as results/<time>-<name>",
+            )
+        return cls(path)
+
+    @staticmethod
+    def check_writable(results: Path) -> None:
+        """Whether a run could be made under `results`; nothing is left behind. InputError when not."""
+        place = results
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            raise _unwritable(results, f"{place} is a file, not a folder")
+        try:
+            Path(tempfile.mkdtemp(prefix=".kvbench-", dir=place)).rmdir()
+        except OSError as error:
+            raise _unwritable(results, error.strerror or str(error)) from error
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "run.json"
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Store the manifest."""
+        write_text(self.manifest_path, manifest.model_dump_json(by_alias=True, indent=1) + "\n")
+
+    def read_manifest(self) -> Manifest:
+        """The stored manifest. InputError when it is not readable."""
+        try:
+            return Manifest.model_validate_json(self.manifest_path.read_text(encoding="utf-8"))
+        except (OSError, ValidationError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"run.json cannot be read: {_first_line(error)}",
+                where=Where(self.manifest_path),
+                do="it was damaged, or written by another version of kvbench; record the run again",
+            ) from error
+
+    def round_directory(self, arm: str, index: int) -> Path:
+        """Where round `index` (from 1) of `arm` is recorded."""
+        return self.path / "arms" / arm / f"round-{index}"
+
+    def schedule_path(self, index: int) -> Path:
+        """The schedule that every arm plays in round `index`."""
+        return self.path / "schedules" / f"round-{index}.parquet"
+
+    def set_spoiled_aside(self, arm: str, index: int) -> Path | None:
+        """Rename a spoiled round so that it stays to be looked at; None when there was nothing."""
+        source = self.round_directory(arm, index)
+        if not source.exists():
+            return None
+        number = 1
+        while (target := source.with_name(f"{source.name}.spoiled-{number}")).exists():
+            number += 1
+        source.rename(target)
+        return target
+
+    def read_table(self, arm: str, index: int, name: str, schema: pa.Schema) -> pd.DataFrame:
+        """A table of a round as pandas, columns as in `schema`; empty when it was never written."""
+        path = self.round_directory(arm, index) / f"{name}.parquet"
+        if not path.exists():
+            return _pandas(schema.empty_table())
+        try:
+            return _pandas(pq.read_table(path, schema=schema))
+        except (OSError, pa.ArrowException) as error:
+            raise RecordError(
+                f"cannot read {path}: {_first_line(error)}", do="the file is damaged; record the run again"
+            ) from error
+
+    def write_verdict(self, document: dict[str, object]) -> None:
+        """Store verdict.json."""
+        write_text(self.path / "verdict.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def _pandas(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _unwritable(results: Path, why: str) -> InputError:
+    return InputError(
+        f"cannot write results to {results}: {why}", do="choose a folder that you may write to with --out"
+    )

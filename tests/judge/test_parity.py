@@ -1,0 +1,213 @@
+"""Output parity: divergence of answers that the tier may have touched, beyond the engine's own noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvbench.judge.case import build_case
+from kvbench.judge.evidence import Comparison, RoundPair
+from kvbench.judge.judge import judge
+from kvbench.judge.parity import Compared, compare_outputs
+from kvbench.judge.rates import share_lower, share_upper
+from kvbench.judge.verdict import RuleResult
+from tests.judge.build import BASELINE, COPY, TIERED, comparison, good_pairs, result_of, rules, same_pairs
+
+Edit = Callable[[pd.DataFrame], None]
+N = 400
+
+
+def edit_both(pairs: list[RoundPair], base: Edit | None = None, cand: Edit | None = None) -> list[RoundPair]:
+    changed = []
+    for pair in pairs:
+        sides = {}
+        for name, edit in (("baseline", base), ("candidate", cand)):
+            table = getattr(pair, name).requests.copy()
+            if edit is not None:
+                edit(table)
+            sides[name] = replace(getattr(pair, name), requests=table)
+        changed.append(replace(pair, **sides))
+    return changed
+
+
+def diverge(rows: slice) -> Edit:
+    """These answers come out differently."""
+
+    def edit(table: pd.DataFrame) -> None:
+        table.loc[rows, "output_digest"] = "other"
+
+    return edit
+
+
+def repeats(cached: float, *, diverged: int = 0, count: int = 100) -> Edit:
+    """The last `count` requests send the prompts of the first ones again."""
+
+    def edit(table: pd.DataFrame) -> None:
+        again = table.index[-count:]
+        table.loc[again, "repeat_of"] = table["id"].iloc[:count].to_numpy()
+        table.loc[again, "prompt_digest"] = table["prompt_digest"].iloc[:count].to_numpy()
+        table.loc[again, "output_digest"] = table["output_digest"].iloc[:count].to_numpy()
+        table.loc[again[:diverged], "output_digest"] = "noise"
+        table.loc[again, "cached_tokens"] = cached
+        table.loc[: count - 1, "cached_tokens"] = 0
+
+    return edit
+
+
+def compared(run: Comparison) -> tuple[Compared, Compared]:
+    return compare_outputs(build_case(run))
+
+
+def parity(run: Comparison, **rule: Any) -> RuleResult:
+    written = {"id": "parity", "metric": "output_parity", **rule}
+    return result_of(judge(replace(run, rules=rules(guardrails=[written]))), "parity")
+
+
+class TestWhatIsCompared:
+    def test_with_a_new_tier_answers_that_it_may_have_touched(self) -> None:
+        tested, noise = compared(comparison(good_pairs(1)))
+        assert (tested, noise) == (Compared(200, 0), Compared(200, 0))
+
+    def test_answers_computed_in_both_arms_are_the_engines_noise(self) -> None:
+        pairs = edit_both(good_pairs(1), cand=diverge(slice(190, 209)))
+        assert compared(comparison(pairs)) == (Compared(200, 10), Compared(200, 10))
+
+    def test_what_the_baseline_had_cached_as_well_says_nothing(self) -> None:
+        pairs = edit_both(good_pairs(1), base=lambda t: t.__setitem__("cached_tokens", 900))
+        assert compared(comparison(pairs)) == (Compared(), Compared())
+
+    def test_answers_of_unknown_source_are_tested(self) -> None:
+        pairs = edit_both(good_pairs(1), cand=lambda t: t.__setitem__("cached_tokens", np.nan))
+        assert compared(comparison(pairs)) == (Compared(400, 0), Compared())
+
+    def test_another_prompt_is_not_compared(self) -> None:
+        pairs = edit_both(good_pairs(1), cand=lambda t: t.loc.__setitem__((slice(0, 9), "prompt_digest"), "x"))
+        assert compared(comparison(pairs))[0] == Compared(190, 0)
+
+    def test_an_answer_of_another_length_is_not_compared(self) -> None:
+        pairs = edit_both(
+            good_pairs(1), cand=lambda t: t.loc.__setitem__((slice(0, 9), "output_tokens_received"), 4)
+        )
+        assert compared(comparison(pairs))[0] == Compared(190, 0)
+
+    def test_failed_requests_have_no_answer(self) -> None:
+        pairs = edit_both(good_pairs(1), cand=lambda t: t.loc.__setitem__((slice(0, 9), "status"), "error"))
+        assert compared(comparison(pairs))[0] == Compared(190, 0)
+
+    def test_requests_outside_measured_phases_show_noise_only(self) -> None:
+        def warm(table: pd.DataFrame) -> None:
+            table.loc[:99, "measured"] = False
+            table.loc[300:, "measured"] = False
+
+        assert compared(comparison(edit_both(good_pairs(1), warm, warm))) == (Compared(100, 0), Compared(200, 0))
+
+    def test_prompts_sent_again_and_computed_are_noise_in_the_baseline(self) -> None:
+        pairs = edit_both(good_pairs(1), base=repeats(cached=0, diverged=7))
+        _, noise = compared(comparison(pairs))
+        # 100 repeats, and the 100 requests computed in both arms whose prompts are still equal.
+        assert noise == Compared(200, 7)
+
+    def test_prompts_sent_again_and_cached_are_no_noise(self) -> None:
+        pairs = edit_both(good_pairs(1), base=repeats(cached=900, diverged=7))
+        assert compared(comparison(pairs))[1] == Compared(100, 0)
+
+    def test_prompts_sent_again_in_the_candidate_compare_sources(self) -> None:
+        pairs = edit_both(good_pairs(1), base=repeats(cached=900), cand=repeats(cached=900, diverged=7))
+        tested, noise = compared(comparison(pairs))
+        # 100 cached ones against the baseline's and 100 repeats against the candidate's own computed answers.
+        assert tested == Compared(200, 7)
+        assert noise == Compared(200, 0)
+
+    def test_repeats_of_something_unknown_are_left_out(self) -> None:
+        pairs = edit_both(good_pairs(1), base=lambda t: t.__setitem__("repeat_of", 10_000))
+        assert compared(comparison(pairs))[1] == Compared(200, 0)
+
+    def test_without_a_new_tier_all_answers_are_compared_and_only_repeats_are_noise(self) -> None:
+        run = comparison(same_pairs(1), candidate=COPY)
+        assert compared(run) == (Compared(400, 0), Compared())
+        with_repeats = edit_both(same_pairs(1), base=repeats(cached=0, diverged=3), cand=repeats(cached=0))
+        assert compared(comparison(with_repeats, candidate=COPY)) == (Compared(400, 3), Compared(100, 3))
+
+    def test_another_kv_data_type_cannot_be_its_own_noise(self) -> None:
+        tiers = TIERED.tiers.model_copy(
+            update={"device": BASELINE.tiers.device.model_copy(update={"kv_dtype": "fp8"})}
+        )
+        run = comparison(good_pairs(1), candidate=TIERED.model_copy(update={"tiers": tiers}))
+        assert compared(run) == (Compared(200, 0), Compared())
+
+    def test_arms_may_answer_in_another_order_and_number(self) -> None:
+        pairs = good_pairs(1)
+        shuffled = pairs[0].candidate.requests.sample(frac=1, random_state=1).iloc[:300]
+        pairs = [replace(pairs[0], candidate=replace(pairs[0].candidate, requests=shuffled))]
+        tested, noise = compared(comparison(pairs))
+        assert (tested.pairs + noise.pairs, tested.diverged + noise.diverged) == (300, 0)
+
+
+class TestStatus:
+    def test_without_divergence_the_bound_must_come_down_to_the_margin(self) -> None:
+        found = parity(comparison(good_pairs()), max=0.01)
+        assert found.status == "pass"
+        assert found.decision_ci is not None
+        assert found.decision_ci[1] == pytest.approx(share_upper(0, 600, 0.025))
+        assert found.decision_ci[0] == pytest.approx(-share_upper(0, 600, 0.0125))
+        assert (found.baseline, found.candidate, found.effect, found.limit, found.unit) == (
+            0.0,
+            0.0,
+            0.0,
+            0.01,
+            "fraction",
+        )
+
+    def test_the_margin_is_half_a_per_cent_unless_set(self) -> None:
+        found = parity(comparison(good_pairs()))
+        assert (found.limit, found.status) == (0.005, "unknown")
+
+    def test_corrupt_answers_of_promoted_requests_are_a_breach(self) -> None:
+        run = comparison(edit_both(good_pairs(), cand=diverge(slice(0, 19))))
+        found = parity(run)
+        assert found.status == "fail"
+        low = share_lower(60, 600, 0.0125) - share_upper(0, 600, 0.0125)
+        assert found.decision_ci is not None
+        assert found.decision_ci[0] == pytest.approx(low)
+        assert found.text.startswith("output parity: 60 of 600 answers differ (0 of 600 computed twice)")
+        assert (
+            judge(replace(run, rules=rules(guardrails=[{"id": "p", "metric": "output_parity"}]))).verdict == "NO_GO"
+        )
+
+    def test_noise_as_large_is_no_breach(self) -> None:
+        run = comparison(edit_both(good_pairs(), cand=diverge(slice(180, 219))))
+        found = parity(run)
+        assert found.status == "unknown"
+        assert found.effect == pytest.approx(0.0)
+        assert found.decision_ci is not None
+        assert found.decision_ci[1] == pytest.approx(share_upper(60, 600, 0.0125) - share_lower(60, 600, 0.0125))
+
+    def test_without_noise_measured_a_breach_cannot_be_proven(self) -> None:
+        pairs = edit_both(good_pairs(), cand=diverge(slice(0, 199)))
+        pairs = edit_both(pairs, base=lambda t: t.loc.__setitem__((slice(200, None), "cached_tokens"), 1))
+        found = parity(comparison(pairs))
+        assert (found.status, found.baseline, found.effect) == ("unknown", None, None)
+        assert "its noise was not measured" in found.text
+
+    def test_nothing_to_compare_is_unknown(self) -> None:
+        pairs = edit_both(good_pairs(), cand=lambda t: t.__setitem__("output_digest", None))
+        found = parity(comparison(pairs))
+        assert found.text == "output parity was not measured: no answers to equal prompts to compare"
+        assert found.status == "unknown"
+
+    def test_before_the_first_look_nothing_is_decided(self) -> None:
+        found = parity(comparison(good_pairs(2)), max=0.01)
+        assert (found.status, found.decision_ci) == ("unknown", None)
+
+    def test_it_is_not_judged_by_class(self) -> None:
+        assert parity(comparison(good_pairs()), **{"class": "long"}).status == "unknown"
+
+    def test_an_arm_against_itself_with_near_ties_is_no_breach(self) -> None:
+        """2 % of answers differ between two launches of one arm, and nothing says how much is noise."""
+        run = comparison(edit_both(same_pairs(), cand=diverge(slice(0, 7))), candidate=COPY)
+        assert parity(run).status == "unknown"

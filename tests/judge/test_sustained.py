@@ -1,0 +1,256 @@
+"""The rollback rule: shares over budget, counted, over the whole `for` and the latest `window`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvbench.judge.judge import judge
+from kvbench.judge.latency import RoundLatencies
+from kvbench.judge.sustained import (
+    Exceedances,
+    enough_time_seen,
+    exceedances,
+    firing_share,
+    watch,
+)
+from kvbench.judge.verdict import CandidateVerdict
+from kvbench.spec.rules import Sustained
+from tests.judge.build import (
+    MEASURED_S,
+    WARM_S,
+    arm_round,
+    comparison,
+    fail,
+    good_pairs,
+    request_rows,
+    result_of,
+    rules,
+    ttfts,
+    with_baseline,
+    with_candidate,
+)
+
+RULE = Sustained.model_validate({"window": 10, "for": 40})
+
+
+def counts(over: list[bool], per_s: float = 4.0, requests: float = 1.0) -> Exceedances:
+    """One request after the other, `per_s` a second, from time zero."""
+    n = len(over)
+    ones = np.full(n, requests)
+    flags = np.array(over, dtype=float)
+    return Exceedances(np.arange(1, n + 1) / per_s, ones, flags, ones, flags)
+
+
+class TestFiringShare:
+    @pytest.mark.parametrize(
+        ("quantile", "share"), [(0.99, 0.05), (0.999, 0.005), (0.95, 0.15), (0.9, 0.2), (0.5, 0.6)]
+    )
+    def test_is_five_times_what_is_allowed_or_ten_points_more(self, quantile: float, share: float) -> None:
+        assert firing_share(quantile) == pytest.approx(share)
+
+
+class TestWatch:
+    def watched(self, over: list[bool], quantile: float = 0.95, end: float | None = None, **more: float):
+        rows = counts(over, **more)
+        return watch(rows, RULE, quantile, 0.0, float(rows.t_s[-1]) if end is None else end)
+
+    def test_looks_ten_times_a_window_once_a_whole_for_has_passed(self) -> None:
+        moments = self.watched([False] * 400).moments
+        assert moments[0].t_s == 40.0
+        assert moments[1].t_s == 41.0
+        assert moments[-1].t_s == 100.0
+        assert len(moments) == 61
+
+    def test_never_looks_when_the_stretch_is_shorter_than_for(self) -> None:
+        assert self.watched([False] * 100).moments == ()
+        assert self.watched([False] * 160, end=40.0).moments[0].t_s == 40.0
+
+    def test_fires_on_a_lasting_breach(self) -> None:
+        watched = self.watched([False] * 200 + [True] * 200)
+        fired = watched.fired
+        assert fired is not None
+        # 15 % of the last 160 requests are over 6 s after the breach began at 50 s.
+        assert fired.t_s == 56.0
+        assert fired.for_share == pytest.approx(24 / 160)
+        assert fired.window_share == pytest.approx(24 / 40)
+        assert (fired.requests, fired.requests_over) == (40, 24)
+
+    def test_one_spike_does_not_fire_it(self) -> None:
+        assert self.watched([False] * 200 + [True] * 20 + [False] * 200).fired is None
+
+    def test_the_latest_window_must_be_over_as_well(self) -> None:
+        """Enough over the whole `for`, but long past by the time a whole `for` was seen."""
+        watched = self.watched([True] * 60 + [False] * 200)
+        assert watched.moments[0].for_share > firing_share(0.95)
+        assert watched.fired is None
+
+    def test_fewer_than_five_requests_over_do_not_fire_it(self) -> None:
+        over = [False] * 360 + [True] * 4
+        assert self.watched(over, quantile=0.999).fired is None
+        assert self.watched([*over, True], quantile=0.999, end=91.25).fired is None
+        assert self.watched([*over, True, False, False, False], quantile=0.999).fired is not None
+
+    def test_the_share_is_enough_when_it_is_reached_exactly(self) -> None:
+        """p95 fires from 15 %: 6 of 40 in the latest window and 24 of 160 over the whole `for`."""
+        block = [True] * 6 + [False] * 34
+        assert self.watched(block * 4).fired is not None
+        assert self.watched([True] * 5 + [False] * 35 + block * 3).fired is None
+
+    def test_fewer_than_twenty_requests_in_a_window_say_nothing(self) -> None:
+        thin = self.watched([True] * 190, per_s=1.9)
+        assert thin.evaluable == 0
+        assert thin.fired is None
+        assert thin.worst is None
+        assert self.watched([True] * 200, per_s=2.0).fired is not None
+
+    def test_a_scrape_may_stand_for_many_requests(self) -> None:
+        lasting = self.watched([True] * 20, per_s=0.2, requests=50.0)
+        assert lasting.moments[0].requests == 100
+        assert lasting.moments[0].evaluable
+
+    @given(st.lists(st.booleans(), min_size=170, max_size=400), st.floats(0.01, 100))
+    def test_the_unit_of_time_does_not_matter(self, over: list[bool], scale: float) -> None:
+        rows = counts(over)
+        scaled = replace(rows, t_s=rows.t_s * scale)
+        rule = Sustained.model_validate({"window": RULE.window * scale, "for": RULE.for_s * scale})
+        one = watch(rows, RULE, 0.95, 0.0, 100.0)
+        other = watch(scaled, rule, 0.95, 0.0, 100.0 * scale)
+        assert [m.fires for m in one.moments] == [m.fires for m in other.moments]
+        assert [m.requests for m in one.moments] == [m.requests for m in other.moments]
+
+    @given(st.lists(st.booleans(), min_size=170, max_size=300), st.integers(0, 299))
+    def test_one_more_request_over_budget_never_calms_it(self, over: list[bool], place: int) -> None:
+        worse = [flag or i == place for i, flag in enumerate(over)]
+        if self.watched(over).fired is not None:
+            assert self.watched(worse).fired is not None
+
+    def test_passing_needs_to_be_evaluable_most_of_the_time(self) -> None:
+        whole = self.watched([False] * 400)
+        assert enough_time_seen([whole])
+        assert not enough_time_seen([])
+        assert not enough_time_seen([self.watched([False] * 100)])
+        thin = self.watched([False] * 190, per_s=1.9)
+        # 61 looks count, and 5, 6 or 7 of 66, 67, 68 do not.
+        few = replace(thin, moments=thin.moments[:6])
+        assert enough_time_seen([whole, few])
+        assert not enough_time_seen([whole, replace(thin, moments=thin.moments[:7])])
+
+
+class TestExceedances:
+    def test_a_request_stands_at_its_intended_time(self) -> None:
+        requests, tokens = request_rows([1.0, 3.0, 2.0])
+        round_ = RoundLatencies(arm_round("a", 1, requests, tokens), 60.0)
+        found = exceedances(round_, "ttft", "all", 2.0)
+        assert found.t_s == pytest.approx(requests["intended_s"])
+        assert found.over.tolist() == [0, 1, 0]
+        assert found.requests.tolist() == [1, 1, 1]
+
+    def test_of_one_class_with_a_failure_over_budget(self) -> None:
+        requests, tokens = request_rows([1.0, 1.0, 9.0], classes=["a", "a", "b"])
+        round_ = RoundLatencies(arm_round("a", 1, fail(requests, [0]), tokens), 60.0)
+        assert exceedances(round_, "ttft", "a", 2.0).over.tolist() == [1, 0]
+
+    def test_gaps_are_samples_and_requests_are_counted_once(self) -> None:
+        requests, tokens = request_rows([1.0, 1.0], gaps=[0.1, 0.3])
+        tokens.loc[3:4, "t_s"] += 1.0
+        round_ = RoundLatencies(arm_round("a", 1, requests, tokens), 60.0)
+        found = exceedances(round_, "itl", "all", 0.2)
+        assert found.t_s.tolist() == sorted(found.t_s)
+        assert (found.samples.sum(), found.over.sum()) == (8, 5)
+        assert (found.requests.sum(), found.requests_over.sum()) == (2, 2)
+
+    def test_a_failed_request_is_over_budget_with_all_its_gaps(self) -> None:
+        requests, tokens = request_rows([1.0, 1.0], gaps=0.1, classes=["a", "b"])
+        round_ = RoundLatencies(arm_round("a", 1, fail(requests, [0]), tokens), 60.0)
+        found = exceedances(round_, "itl", "all", 0.2)
+        assert found.t_s[0] == requests["intended_s"][0]
+        assert (found.samples[0], found.over[0], found.requests[0], found.requests_over[0]) == (4, 4, 1, 1)
+        assert (found.samples.sum(), found.over.sum(), found.requests.sum()) == (8, 4, 2)
+        assert exceedances(round_, "itl", "b", 0.2).samples.sum() == 4
+
+
+class TestAsAGuardrail:
+    RULE: ClassVar = {
+        "id": "rollback",
+        "metric": "ttft",
+        "quantile": 0.99,
+        "max": 2.0,
+        "sustained": {"window": 10, "for": 40},
+    }
+
+    def verdict(self, pairs, **rule: object) -> CandidateVerdict:
+        return judge(comparison(pairs, rules(guardrails=[self.RULE | rule])))
+
+    def slow_half(self, arm: str, index: int, n: int = 400):
+        return arm_round(arm, index, *request_rows(np.where(np.arange(n) < n / 2, 0.3, 5.0)))
+
+    def test_passes_when_it_never_fires(self) -> None:
+        verdict = self.verdict(good_pairs())
+        found = result_of(verdict, "rollback")
+        assert (found.status, found.limit, found.unit) == ("pass", pytest.approx(0.05), "fraction")
+        assert found.text == "TTFT p99 over 2 s, sustained for 40 s: never fired"
+        assert verdict.verdict == "GO"
+
+    def test_a_lasting_breach_in_one_round_is_a_breach(self) -> None:
+        pairs = good_pairs()
+        broken = self.slow_half("tiered", 2)
+        pairs = with_candidate(pairs, 1, requests=broken.requests, tokens=broken.tokens)
+        verdict = self.verdict(pairs)
+        found = result_of(verdict, "rollback")
+        assert found.status == "fail"
+        assert "fired 1 min" not in found.text
+        assert "into round 2 with" in found.text
+        assert [row["fired"] for row in found.windows] == ["no", "yes", "no"]
+        assert [row["round"] for row in found.windows] == [1.0, 2.0, 3.0]
+        assert found.windows[1]["for_share"] >= 0.05
+        assert found.candidate == pytest.approx(1.0, abs=0.1)
+        assert found.baseline == pytest.approx(0.02, abs=0.03)
+        assert verdict.verdict == "NO_GO"
+        assert verdict.action is not None
+        assert verdict.action.disable_tier == "disk"
+
+    def test_when_the_baseline_fires_as_well_nothing_is_concluded(self) -> None:
+        pairs = good_pairs()
+        for change, arm in ((with_candidate, "tiered"), (with_baseline, "base")):
+            broken = self.slow_half(arm, 1)
+            pairs = change(pairs, 0, requests=broken.requests, tokens=broken.tokens)
+        verdict = self.verdict(pairs)
+        assert result_of(verdict, "rollback").status == "unknown"
+        assert result_of(verdict, "rollback").text.endswith("it fires in the baseline as well")
+        assert verdict.verdict == "INCONCLUSIVE"
+        assert verdict.action is None
+
+    def test_a_baseline_that_fires_alone_is_no_concern(self) -> None:
+        broken = self.slow_half("base", 1)
+        pairs = with_baseline(good_pairs(), 0, requests=broken.requests, tokens=broken.tokens)
+        assert result_of(self.verdict(pairs), "rollback").status == "pass"
+
+    def test_rounds_too_short_or_too_thin_for_it_leave_it_unknown(self) -> None:
+        long_for = self.verdict(good_pairs(), sustained={"window": 10, "for": 200})
+        assert result_of(long_for, "rollback").status == "unknown"
+        assert "90 % of the time" in result_of(long_for, "rollback").text
+        assert result_of(long_for, "rollback").windows[0] == {"round": 1.0, "fired": "no"}
+        thin = self.verdict(good_pairs(n=100))
+        assert result_of(thin, "rollback").status == "unknown"
+
+    def test_without_a_complete_round_it_is_unknown(self) -> None:
+        pairs = [replace(pair, candidate=replace(pair.candidate, complete=False)) for pair in good_pairs()]
+        assert result_of(self.verdict(pairs), "rollback").status == "unknown"
+
+    def test_it_watches_the_measured_part_alone(self) -> None:
+        """Slow requests of the warm-up are no concern of the rule."""
+        requests, tokens = request_rows(ttfts(400))
+        requests.loc[requests["intended_s"] < 30, "measured"] = False
+        slow = requests["intended_s"] < 30
+        requests.loc[slow, "first_token_s"] += 30
+        pairs = with_candidate(good_pairs(), 0, requests=requests, tokens=tokens)
+        found = result_of(self.verdict(pairs), "rollback")
+        assert found.status == "pass"
+        assert found.windows[0]["t_s"] >= WARM_S + 40
+        assert found.windows[0]["t_s"] <= WARM_S + MEASURED_S

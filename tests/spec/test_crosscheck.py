@@ -1,0 +1,204 @@
+"""What an experiment's files say about each other, and what this version does not do yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.spec.crosscheck import check_experiment, differences, tier_differences
+from kvbench.spec.loading import Experiment, load_profile, load_rules, load_workload
+from kvbench.spec.profile import Profile
+from kvbench.spec.rules import Rules
+from kvbench.spec.support import check_supported
+from kvbench.spec.workload import Workload
+
+BASE = (
+    "name: {name}\nengine: {{kind: vllm, environment: vllm-cpu, version: 0.32.0, model: tiny{engine}}}\n{tiers}\n"
+)
+
+
+def profile(folder: Path, name: str, *, engine: str = "", tiers: str = "") -> Profile:
+    file = folder / f"{name}-{len(list(folder.iterdir()))}.yaml"
+    file.write_text(BASE.format(name=name, engine=engine, tiers=tiers))
+    return load_profile(file)
+
+
+def disk(path: Path | str) -> str:
+    return f"tiers: {{host: {{size: 1MiB}}, disk: {{path: '{path}'}}}}"
+
+
+def experiment(*arms: Profile, rules: Rules | None = None, workload: Workload | None = None) -> Experiment:
+    return Experiment(arms[0], arms[1:], workload or load_workload("demo"), rules or load_rules("demo"))
+
+
+def test_a_good_experiment_passes_without_a_word(tmp_path: Path) -> None:
+    host = profile(tmp_path, "host", tiers="tiers: {host: {size: 1MiB}}")
+    assert check_experiment(experiment(profile(tmp_path, "base"), host)) == []
+
+
+def test_two_arms_of_one_name_are_refused(tmp_path: Path) -> None:
+    first, second = profile(tmp_path, "same"), profile(tmp_path, "same")
+    with pytest.raises(
+        InputError, match=r"same-1.yaml:1: name: two arms are called 'same' \(the other at .*same-0"
+    ):
+        check_experiment(experiment(first, second))
+
+
+def test_an_experiment_needs_a_candidate(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no candidate"):
+        check_experiment(experiment(profile(tmp_path, "base")))
+
+
+@pytest.mark.parametrize("other", ["kv", "kv/inner", ".", "link"])
+def test_disk_tiers_that_share_a_directory_are_refused(tmp_path: Path, other: str) -> None:
+    (tmp_path / "kv").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "kv")
+    one = profile(tmp_path, "one", tiers=disk(tmp_path / "kv"))
+    two = profile(tmp_path, "two", tiers=disk(tmp_path / other))
+    with pytest.raises(InputError, match=r"two-.*\.yaml:3: tiers.disk.path: the disk tier of 'two' is"):
+        check_experiment(experiment(profile(tmp_path, "base"), one, two))
+
+
+def test_disk_tiers_side_by_side_are_fine(tmp_path: Path) -> None:
+    one = profile(tmp_path, "one", tiers=disk(tmp_path / "kv"))
+    two = profile(tmp_path, "two", tiers=disk(tmp_path / "kv2"))
+    warnings = check_experiment(experiment(one, two))
+    assert warnings == ["'two' is the baseline under another name"]
+
+
+def test_a_class_that_the_workload_lacks_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text("benefits:\n  - {id: x, metric: ttft, class: lnog, quantile: 0.5, max_ratio: 0.8}\n")
+    arms = profile(tmp_path, "a"), profile(tmp_path, "b")
+    with pytest.raises(
+        InputError, match=r"rules.yaml:2: benefits\[0\].class: .* no class 'lnog'; did you mean 'long'"
+    ):
+        check_experiment(experiment(*arms, rules=load_rules(file)))
+
+
+def test_rules_without_a_rule_decide_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the rules hold no rule"):
+        check_experiment(experiment(profile(tmp_path, "a"), profile(tmp_path, "b"), rules=Rules()))
+
+
+def test_what_can_be_run_but_deserves_a_word_is_a_warning(tmp_path: Path) -> None:
+    rules = Rules.model_validate({"guardrails": [{"id": "g", "metric": "goodput", "min_ratio": 0.9}]})
+    demo = load_workload("demo")
+    bare = {
+        name: class_.model_copy(update={"targets": type(class_.targets)()}) for name, class_ in demo.classes.items()
+    }
+    both = profile(tmp_path, "both", engine=", args: {max-num-seqs: 4}", tiers=disk(tmp_path / "kv"))
+    warnings = check_experiment(
+        experiment(profile(tmp_path, "base"), both, rules=rules, workload=demo.model_copy(update={"classes": bare}))
+    )
+    assert [warning.split(":")[0] for warning in warnings] == [
+        "the rules declare no benefit, so the verdict cannot be GO",
+        "a rule is on goodput, but no class has latency targets",
+        "'both' differs from the baseline outside its tiers",
+        "'both' changes more than one tier (host, disk)",
+    ]
+
+
+def test_differences_outside_the_tiers_are_named(tmp_path: Path) -> None:
+    base = profile(tmp_path, "base", engine=", args: {max-model-len: 4096}, env: {SECRET: abc}")
+    other = profile(
+        tmp_path,
+        "other",
+        engine=", served_name: other, ready_timeout: 9s, args: {max-model-len: 8192, seed: 1}, env: {SECRET: xyz}",
+        tiers=disk("/x"),
+    ).model_copy()
+    assert differences(base, base) == ()
+    assert differences(base, other) == (
+        "engine.args.max-model-len: 4096 against 8192",
+        "engine.args.seed: nothing against 1",
+        "engine.env.SECRET differs",
+    )
+    newer = base.model_copy(update={"engine": base.engine.model_copy(update={"version": "0.33.0"})})
+    assert differences(base, newer) == ("engine.version: 0.32.0 against 0.33.0",)
+
+
+def test_attached_servers_may_differ_in_where_they_are() -> None:
+    def attached(url: str) -> Profile:
+        return Profile.model_validate(
+            {"name": "a", "engine": {"kind": "attached", "model": "m", "base_url": url, "metrics_url": url + "/m"}}
+        )
+
+    assert differences(attached("http://a:1"), attached("http://b:2")) == ()
+
+
+def test_tier_differences_are_the_dimensions_of_the_comparison(tmp_path: Path) -> None:
+    base = profile(tmp_path, "base", tiers="tiers: {device: {blocks: 300}, host: {size: 1MiB}}")
+    other = profile(tmp_path, "o", tiers="tiers: {device: {kv_dtype: fp8}, host: {size: 2MiB}, disk: {path: /x}}")
+    assert tier_differences(base, other) == ("device.blocks", "device.kv_dtype", "host.size", "disk")
+
+
+LATER_PROFILES = [
+    ("kind: emulated, model: m", "", "engine.kind: an emulated engine is not supported yet"),
+    ("kind: vllm, model: /m, image: 'a@sha256:1'", "", "engine.image: starting an engine from an image"),
+    ("kind: vllm, model: /m, command: [x]", "tiers: {host: {size: 1GiB, via: lmcache}}", "a host tier via lmcache"),
+]
+
+
+@pytest.mark.parametrize(("engine", "tiers", "words"), LATER_PROFILES)
+def test_profiles_of_later_versions_load_and_are_refused_by_name(
+    tmp_path: Path, engine: str, tiers: str, words: str
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(f"name: a\nengine: {{{engine}}}\n{tiers}\n")
+    loaded = load_profile(file)
+    with pytest.raises(NotSupportedYetError) as caught:
+        check_supported(loaded)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{file}:{3 if tiers else 2}: ")
+
+
+SMALL_WORKLOAD = """\
+name: small
+arrivals: {process: poisson, rate: 3/s}
+phases: [{name: steady, for: 10s}]
+classes:
+  only: {prefix: {tokens: 256, pool: 3}, suffix_tokens: 64, output_tokens: 16}
+repeat: 5%
+"""
+LATER_WORKLOADS = [
+    ("process: poisson, rate: 3/s", "trace: {path: t}", 2, "arrivals.process: replaying a trace"),
+    ("pool: 3", "working_set: {of: disk, times: 2}", 5, "a working set sized by the disk tier"),
+    ("repeat: 5%", "tier_holdout: 5%", 6, "tier_holdout: holding requests out of a tier"),
+]
+
+
+@pytest.mark.parametrize(("good", "later", "line", "words"), LATER_WORKLOADS)
+def test_workloads_of_later_versions_load_and_are_refused_by_name(
+    tmp_path: Path, good: str, later: str, line: int, words: str
+) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(SMALL_WORKLOAD.replace(good, later))
+    loaded = load_workload(file)
+    with pytest.raises(NotSupportedYetError, match=words) as caught:
+        check_supported(loaded)
+    assert f"{file}:{line}: " in str(caught.value)
+
+
+@pytest.mark.parametrize("metric", ["capacity", "quote_recall", "preemptions", "kv_cache_usage"])
+def test_rules_of_later_versions_load_and_are_refused_by_name(tmp_path: Path, metric: str) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text(f"guardrails:\n  - id: a\n    metric: {metric}\n    min_ratio: 1\n")
+    loaded = load_rules(file)
+    with pytest.raises(NotSupportedYetError, match=rf"r.yaml:3: guardrails\[0\].metric: a rule on {metric} is not"):
+        check_supported(loaded)
+
+
+def test_what_is_shipped_for_this_version_is_supported() -> None:
+    for name in ("mixed", "demo"):
+        check_supported(load_workload(name))
+    for name in ("default", "demo"):
+        check_supported(load_rules(name))
+    check_supported(load_profile("cpu/slow-disk"))
+
+
+def test_a_working_set_of_device_or_host_is_supported(tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(SMALL_WORKLOAD.replace("pool: 3", "working_set: {of: device, times: 2}"))
+    check_supported(load_workload(file))

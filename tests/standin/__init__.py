@@ -1,0 +1,1 @@
+"""A stand-in server for faults that no healthy engine shows, and for attached comparisons that last seconds."""
