@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import click
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from kvbench import __version__
 from kvbench.errors import InputError, KvbenchError
+from kvbench.report.wording import plain_lines
 
 app = typer.Typer(
     name="kvbench",
@@ -39,6 +40,10 @@ Rounds = Annotated[int | None, typer.Option("--rounds", "-n", min=1, help="Exact
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")]
 
 
+ClickException = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+"""Whatever typer raises for a wrong call; newer releases carry a Click of their own, older ones import it."""
+
+
 def _console() -> Console:
     """People's text goes to stderr, so that stdout is free for machines."""
     return Console(stderr=True, highlight=False)
@@ -52,6 +57,16 @@ def root(
     if version:
         print(f"kvbench {__version__}")
         raise typer.Exit
+    _clean_up_after_the_killed()
+
+
+def _clean_up_after_the_killed() -> None:
+    """Remove what an earlier kvbench that was killed left behind; every command begins with it."""
+    from kvbench.engine.leases import sweep
+
+    console = _console()
+    for sentence in sweep(lambda line: console.print(line, markup=False)):
+        console.print(f"cleaned up: {sentence}", markup=False)
 
 
 @app.command(
@@ -203,8 +218,7 @@ def _fail(error: KvbenchError, as_json: bool) -> NoReturn:
     if as_json:
         _print_json({"error": str(error), "exit_code": error.exit_code})
     else:
-        _console().print(f"[bold red]error:[/bold red] ", end="")
-        _console().print(str(error), markup=False)
+        _console().print(Text.assemble(("error: ", "bold red"), plain_lines(str(error))), soft_wrap=True)
     sys.exit(error.exit_code)
 
 
@@ -215,11 +229,11 @@ def main() -> None:
         app(standalone_mode=False)
     except KvbenchError as error:
         _fail(error, as_json)
-    except click.exceptions.Exit as exit_:
+    except typer.Exit as exit_:
         sys.exit(exit_.exit_code)
-    except click.exceptions.Abort:
+    except typer.Abort:
         sys.exit(130)
-    except click.ClickException as error:
+    except ClickException as error:
         if as_json:
             _print_json({"error": error.format_message(), "exit_code": 2})
         else:

@@ -24,7 +24,6 @@ from kvbench.compare.stored import judge_stored
 from kvbench.compare.summary import show_summary, summarise
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import check_serves, install
-from kvbench.engine.leases import sweep
 from kvbench.errors import EngineError, InputError, Interrupted
 from kvbench.record.journal import Journal
 from kvbench.record.run_directory import RunDirectory
@@ -90,11 +89,11 @@ def dry_run(request: Request, *, console: Console, as_json: bool) -> NoReturn:
     """Show what would run; nothing is started. Exit 2 when a rule cannot be carried by the workload."""
     experiment, warnings = prepared(request, console)
     plan = plan_comparison(experiment, warnings)
-    if as_json:
-        print(json.dumps(plan.document(), indent=1, allow_nan=False))
-    else:
+    if not as_json:
         show_plan(Console(highlight=False), plan)
     refuse(plan)
+    if as_json:
+        print(json.dumps(plan.document(), indent=1, allow_nan=False))
     sys.exit(0)
 
 
@@ -104,7 +103,6 @@ def compare(request: Request, *, console: Console, as_json: bool) -> NoReturn:
     RunDirectory.check_writable(request.out)
     plan = plan_comparison(experiment, warnings)
     refuse(plan)
-    _sweep(console)
     warnings = [*warnings, *check_host([experiment.baseline, *experiment.candidates])]
     run = RunDirectory.create(request.out, "-vs-".join(p.name for p in experiment.arms)[:80])
     journal = Journal(run, new_manifest(run, experiment, warnings))
@@ -115,7 +113,6 @@ def resume(path: Path, *, console: Console, as_json: bool) -> NoReturn:
     """Go on with a stopped run and exit with its verdict."""
     run = RunDirectory.open(path)
     manifest = run.read_manifest()
-    _sweep(console)
     check_host([arm.profile for arm in manifest.arms])
     _finish(Journal(run, manifest), console, as_json)
 
@@ -129,7 +126,6 @@ def run(
     check_supported(profile)
     check_supported(load)
     RunDirectory.check_writable(out)
-    _sweep(console)
     warnings = check_host([profile])
     run_directory = RunDirectory.create(out, profile.name)
     manifest = single_arm_manifest(run_directory, profile, load, rounds)
@@ -159,7 +155,6 @@ def start_engine(source: str, *, console: Console) -> NoReturn:
     """Start one engine and keep it until a signal comes."""
     profile = load_profile(source)
     check_supported(profile)
-    _sweep(console)
     check_host([profile])
     with tempfile.TemporaryDirectory(prefix="kvbench-engine-") as directory, stop_on_signals():
         launch = make_launch(profile, Path(directory), profile.name)
@@ -176,12 +171,6 @@ def start_engine(source: str, *, console: Console) -> NoReturn:
             raise EngineError(f"{profile.name} stopped by itself: {state.detail}", do=f"its log was {launch.log}")
         finally:
             engine.stop()
-
-
-def _sweep(console: Console) -> None:
-    """Remove what an earlier kvbench that was killed left behind."""
-    for sentence in sweep(lambda _line: None):
-        console.print(f"cleaned up: {sentence}", markup=False)
 
 
 def _record(journal: Journal, console: Console) -> None:

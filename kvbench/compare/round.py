@@ -85,7 +85,7 @@ def record_round(job: RoundJob, journal: Journal, view: View) -> ArmRound:
         observed = None
         if not effective.differences and not job.prove_only:
             schedule = _schedule(job, journal, effective)
-            observed = _drive(job, journal, engine, endpoint, schedule, directory, view)
+            observed = _drive(job, journal, engine, endpoint, schedule, launch, view)
     record = _record(job, journal, started, effective, residue, unproven, observed)
     journal.add(record)
     return read_round(run, record)
@@ -107,25 +107,40 @@ def _schedule(job: RoundJob, journal: Journal, effective: Effective) -> Schedule
     path = journal.run.schedule_path(job.index)
     if path.exists():
         return read_schedule(path)
+    facts = _baseline_facts(job, journal, effective)
     schedule = build_schedule(
         journal.manifest.workload,
         job.index,
-        block_tokens=effective.block_tokens,
-        capacities_tokens=_capacities_tokens(effective, job.profile),
-        max_model_len=effective.max_model_len,
+        block_tokens=_whole(facts, "block_tokens"),
+        capacities_tokens=_capacities_tokens(facts, journal),
+        max_model_len=_whole(facts, "max_model_len"),
     )
     path.parent.mkdir(exist_ok=True)
     write_schedule(schedule, path)
     return schedule
 
 
-def _capacities_tokens(effective: Effective, profile: Profile) -> dict[str, int] | None:
-    if effective.block_tokens is None or effective.device_blocks is None:
+def _baseline_facts(job: RoundJob, journal: Journal, effective: Effective) -> dict[str, float]:
+    """The baseline engine's sizes, whichever arm plays first: pools sized from them are equal for all arms."""
+    baseline = journal.manifest.arms[0].name
+    for record in journal.manifest.rounds:
+        if record.arm == baseline and record.capacities:
+            return record.capacities
+    return _capacities(job, effective)
+
+
+def _whole(facts: dict[str, float], name: str) -> int | None:
+    return int(facts[name]) if name in facts else None
+
+
+def _capacities_tokens(facts: dict[str, float], journal: Journal) -> dict[str, int] | None:
+    """Of the baseline's device tier, and of the largest host tier among the arms."""
+    if "block_tokens" not in facts or "device_blocks" not in facts:
         return None
-    capacities = {"device": effective.block_tokens * effective.device_blocks}
-    per_token = kv_bytes_per_token(profile)
-    if effective.host_bytes and per_token:
-        capacities["host"] = int(effective.host_bytes // per_token)
+    capacities = {"device": int(facts["block_tokens"] * facts["device_blocks"])}
+    hosts = [arm.profile.tiers.host.size for arm in journal.manifest.arms if arm.profile.tiers.host is not None]
+    if hosts and facts.get("kv_bytes_per_token"):
+        capacities["host"] = int(max(hosts) // facts["kv_bytes_per_token"])
     return capacities
 
 
@@ -135,34 +150,29 @@ def _drive(
     engine: Engine,
     endpoint: Endpoint,
     schedule: Schedule,
-    directory: Path,
+    launch: Launch,
     view: View,
 ) -> _Observed:
     """Play the schedule while scraping and sampling; both are stopped and written whatever happens."""
     name = job.profile.name
-    origin: float | None = None
-
-    def now() -> float:
-        return time.monotonic() - origin if origin is not None else 0.0
-
+    directory = launch.directory
     with ExitStack() as stack:
         scraper = Scraper(endpoint.metrics_url, directory, api_key_env=endpoint.api_key_env)
         host = HostSampler(
-            directory, engine_pids=lambda: engine.state().pids, disk_path=_disk_path(job.profile)
+            directory, engine_pids=lambda: engine.state().pids, disk_path=launch.disk_directory
         )
         stack.callback(scraper.close)
         stack.callback(host.close)
-        watch = Watch(engine, now=now, latest=scraper.latest)
+        watch = Watch(engine, latest=scraper.latest)
         scraper.start()
         host.start()
 
         def on_event(event: dict[str, object]) -> None:
-            nonlocal origin
             kind = event["event"]
             if kind == "prime":
                 view.stage(f"{name}: filling the tiers, prefix {event['done']} of {event['of']}")
             elif kind == "started":
-                origin = float(str(event["monotonic"]))
+                watch.time_zero = float(str(event["monotonic"]))
             elif kind == "progress":
                 watch.tokens_received(float(str(event["tokens"])))
                 view.round_progress(
@@ -178,7 +188,7 @@ def _drive(
 
         load = run_load(_load_plan(job, journal.run, endpoint, directory), on_event=on_event, should_stop=watch)
         time.sleep(SETTLE_S)
-        zero = origin if origin is not None else time.monotonic()
+        zero = watch.time_zero if watch.time_zero is not None else time.monotonic()
         answered = pd.read_parquet(directory / "requests.parquet", columns=["last_token_s"])["last_token_s"].max()
         scrapes = scraper.stop(
             zero,
@@ -187,10 +197,6 @@ def _drive(
         )
         host.stop(zero)
     return _Observed(scrapes, load, watch)
-
-
-def _disk_path(profile: Profile) -> Path | None:
-    return profile.tiers.disk.path.expanduser() if profile.tiers.disk and profile.engine.kind != "attached" else None
 
 
 def _optional(value: object) -> float | None:
@@ -251,6 +257,7 @@ def _capacities(job: RoundJob, effective: Effective) -> dict[str, float]:
         "block_tokens": effective.block_tokens,
         "device_blocks": effective.device_blocks,
         "host_bytes": effective.host_bytes,
+        "max_model_len": effective.max_model_len,
         "kv_bytes_per_token": kv_bytes_per_token(job.profile),
     }
     return {name: float(value) for name, value in facts.items() if value is not None}

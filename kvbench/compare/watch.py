@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from kvbench.engine.base import Engine
 from kvbench.judge.evidence import EngineEvent
@@ -24,16 +26,18 @@ class Watch:
         self,
         engine: Engine,
         *,
-        now: Callable[[], float],
         latest: Callable[[], Mapping[str, float]],
         frozen_after_s: float = FROZEN_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now` gives seconds from the round's start, `latest` the newest canonical metrics by name."""
+        """`latest` gives the newest canonical metrics by name, `clock` monotonic seconds."""
         self.events: list[EngineEvent] = []
+        self.time_zero: float | None = None
+        """The round's start on the clock, once there is one; what happens before it is told at 0 s."""
         self._engine = engine
-        self._now = now
         self._latest = latest
         self._frozen_after_s = frozen_after_s
+        self._clock = clock
         self._looked_at = float("-inf")
         self._tokens: float | None = None
         self._moved_at: float | None = None
@@ -43,11 +47,11 @@ class Watch:
         """Tell how many output tokens the client has seen: progress even when metrics are missing."""
         if total > self._client_tokens:
             self._client_tokens = total
-            self._moved_at = self._now()
+            self._moved_at = self._clock()
 
     def __call__(self) -> bool:
         """Look; record what happened."""
-        now = self._now()
+        now = self._clock()
         if self.events:
             return True
         if now - self._looked_at < 1.0:
@@ -55,12 +59,13 @@ class Watch:
         self._looked_at = now
         state = self._engine.state()
         if not state.alive:
-            self.events.append(EngineEvent("died", now, state.detail or "the engine is gone"))
+            self._record("died", now, state.detail or "the engine is gone")
         elif self._is_frozen(now):
-            self.events.append(
-                EngineEvent("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s")
-            )
+            self._record("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s")
         return bool(self.events)
+
+    def _record(self, kind: Literal["died", "frozen"], now: float, detail: str) -> None:
+        self.events.append(EngineEvent(kind, now - self.time_zero if self.time_zero is not None else 0.0, detail))
 
     def _is_frozen(self, now: float) -> bool:
         metrics = self._latest()

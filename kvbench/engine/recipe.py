@@ -286,7 +286,8 @@ def _install_torch(runner: _Runner) -> None:
 def _is_cpu_build(report: str) -> bool:
     """Whether what pip would install is a CPU build that lies on this machine or on its own index."""
     try:
-        return all(item["metadata"]["version"].endswith("+cpu") for item in json.loads(report)["install"])
+        (item,) = json.loads(report)["install"]
+        return str(item["metadata"]["version"]).endswith("+cpu")
     except (ValueError, KeyError, TypeError):
         return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
 
 from kvbench.judge.case import Case, JudgedRound
 from kvbench.judge.latency import Sample
@@ -27,7 +26,7 @@ def _arm_rows(arm: str, rounds: list[JudgedRound]) -> Iterator[Row]:
     classes = sorted({name for round_ in rounds for name in round_.latencies.classes})
     for class_ in ["all", *classes] if len(classes) > 1 else classes:
         for metric in LATENCIES:
-            pooled = reduce(Sample.joined, [round_.latencies.sample(metric, class_) for round_ in rounds])
+            pooled = Sample.pooled([round_.latencies.sample(metric, class_) for round_ in rounds])
             if not len(pooled):
                 continue
             p50, p90, p99 = pooled.quantiles(0.5, 0.9, 0.99)

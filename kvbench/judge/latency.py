@@ -6,6 +6,7 @@ A failed request counts at the request time-out in every latency that it would h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -38,7 +39,7 @@ class Sample:
     """Values of one latency: those measured, and how many count at the time-out because their request failed."""
 
     def __init__(self, values: Floats, at_timeout: int, requests: int, timeout_s: float) -> None:
-        self.values = np.minimum(values, timeout_s)
+        self.values = values
         self.at_timeout = at_timeout
         self.requests = requests
         """Requests behind the values: for ITL fewer than there are values."""
@@ -56,17 +57,26 @@ class Sample:
         ranks = sorted({rank for place in places for rank in (int(place), min(int(place) + 1, count - 1))})
         known = [rank for rank in ranks if rank < len(self.values)]
         ordered = np.partition(self.values, known) if known else self.values
-        at = {rank: float(ordered[rank]) if rank < len(self.values) else self.timeout_s for rank in ranks}
+        # Cutting off what lies beyond the time-out keeps the order, so it is enough to do it here.
+        at = {
+            rank: min(float(ordered[rank]), self.timeout_s) if rank < len(self.values) else self.timeout_s
+            for rank in ranks
+        }
         results = []
         for place in places:
             low, high = int(place), min(int(place) + 1, count - 1)
             results.append(at[low] + (at[high] - at[low]) * (place - low))
         return results
 
-    def joined(self, other: Sample) -> Sample:
-        """Both together."""
-        values = np.concatenate([self.values, other.values])
-        return Sample(values, self.at_timeout + other.at_timeout, self.requests + other.requests, self.timeout_s)
+    @classmethod
+    def pooled(cls, samples: Sequence[Sample]) -> Sample:
+        """Several samples, at least one, as one; the time-out is that of the first."""
+        return cls(
+            np.concatenate([sample.values for sample in samples]),
+            sum(sample.at_timeout for sample in samples),
+            sum(sample.requests for sample in samples),
+            samples[0].timeout_s,
+        )
 
 
 class RoundLatencies:
@@ -75,6 +85,7 @@ class RoundLatencies:
     def __init__(self, recorded: ArmRound, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._recorded = recorded
+        self._per_request: dict[str, Floats] = {}
         table = recorded.requests
         status = table["status"]
         self._kept: Bools = (table["measured"] == True).to_numpy(dtype=bool) & ~(  # noqa: E712 - null is not measured
@@ -111,14 +122,19 @@ class RoundLatencies:
         chosen = self.of_class(class_)
         if metric == "itl":
             return self._itl_sample(chosen)
-        values = self.per_request(metric)[chosen]
-        failed = self.failed[chosen] & ~np.isnan(values)
-        measured = values[~np.isnan(values) & ~failed]
-        at_timeout = int(failed.sum())
+        values = self.per_request(metric)
+        chosen = chosen & ~np.isnan(values)
+        measured = values[chosen & ~self.failed]
+        at_timeout = int((chosen & self.failed).sum())
         return Sample(measured, at_timeout, len(measured) + at_timeout, self.timeout_s)
 
     def per_request(self, metric: str) -> Floats:
         """One value a request: a latency, or for `itl` its longest gap. NaN: it has none."""
+        if metric not in self._per_request:
+            self._per_request[metric] = self._with_failures(metric)
+        return self._per_request[metric]
+
+    def _with_failures(self, metric: str) -> Floats:
         values = self._completed(metric)
         has_one = self._asked > 1 if metric in ("itl", "tpot") else np.ones(len(self), dtype=bool)
         if metric in ("ttft", "ttft_service", "e2e"):
@@ -163,22 +179,28 @@ class RoundLatencies:
         return times, owners.astype(np.int32)
 
     @cached_property
-    def gaps(self) -> tuple[Floats, npt.NDArray[np.int32], Floats]:
-        """Gaps between consecutive tokens: length, the request it belongs to, and when it ended."""
+    def gaps(self) -> tuple[Floats, npt.NDArray[np.int32]]:
+        """Gaps between consecutive tokens: length, and the request it belongs to."""
         times, owners = self.token_arrivals
         same = owners[1:] == owners[:-1]
-        return np.diff(times)[same], owners[1:][same], times[1:][same]
+        return np.diff(times)[same], owners[1:][same]
+
+    def gap_ends(self) -> Floats:
+        """When each gap of `gaps` ended."""
+        times, owners = self.token_arrivals
+        ends: Floats = times[1:][owners[1:] == owners[:-1]]
+        return ends
 
     @cached_property
     def _longest_gap(self) -> Floats:
-        lengths, owners, _ = self.gaps
+        lengths, owners = self.gaps
         longest = np.full(len(self), -np.inf)
         np.maximum.at(longest, owners, lengths)
         return np.where(np.isneginf(longest), np.nan, longest)
 
     def _itl_sample(self, chosen: Bools) -> Sample:
         """Every gap; a failed request counts with all the gaps it should have had, each at the time-out."""
-        lengths, owners, _ = self.gaps
+        lengths, owners = self.gaps
         inside = chosen[owners]
         failed = self.failed & chosen & (self._asked > 1)
         with_gaps = np.zeros(len(self), dtype=bool)

@@ -153,7 +153,7 @@ def _itl_exceedances(round_: RoundLatencies, class_: str, budget_s: float) -> Ex
 
     A failed request stands at its intended time with all the gaps it should have had.
     """
-    lengths, owners, ended_s = round_.gaps
+    (lengths, owners), ended_s = round_.gaps, round_.gap_ends()
     chosen = round_.of_class(class_)[owners]
     lengths, owners, ended_s = lengths[chosen], owners[chosen], ended_s[chosen]
     over = lengths > budget_s

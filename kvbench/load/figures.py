@@ -51,7 +51,9 @@ class Figures:
         self.stall_max_ns = 0
         """Longest stretch in which the loop did not look at its sockets."""
         self.events = 0
-        self.merged_events = 0
+        self.token_events = 0
+        self.doubts_ns = array("q")
+        """See `tokens.Placed`."""
         self.multi_token_events = 0
         self.uncounted_outputs = 0
         """Answers that told neither token ids nor usage."""
@@ -59,11 +61,14 @@ class Figures:
         """Later turns for which the server returned no token ids, so that other tokens took their place."""
         self._clock = clock
         self._read_lags = LagHistogram()
+        self._doubts = LagHistogram()
         self._unstamped_before = 0
         self._cpu_before_s = 0.0
 
     def begin(self) -> None:
         """Time zero: what came before does not count."""
+        self.events = self.token_events = 0
+        self.doubts_ns = array("q")
         self._clock.lags_ns = array("q")
         self._unstamped_before = self._clock.unstamped
         self._cpu_before_s = time.process_time()
@@ -72,6 +77,8 @@ class Figures:
         """Take in the clock's latest readings; about once a second."""
         lags, self._clock.lags_ns = self._clock.lags_ns, array("q")
         self._read_lags.add(lags)
+        doubts, self.doubts_ns = self.doubts_ns, array("q")
+        self._doubts.add(doubts)
 
     def stalled(self, ns: int) -> None:
         self.stall_max_ns = max(self.stall_max_ns, ns)
@@ -87,21 +94,33 @@ class Figures:
             "send_lag_p50_s": _quantile(sent, 0.5),
             "send_lag_p99_s": _quantile(sent, 0.99),
             "send_lag_max_s": _quantile(sent, 1.0),
-            # The kernel's stamp against the clock at the read: an upper bound on what a stamped event can be off.
-            "timestamp_error_p50_s": self._read_lags.quantile_s(0.5),
-            "timestamp_error_p99_s": self._read_lags.quantile_s(0.99),
-            "timestamp_error_max_s": self._read_lags.max_ns / 1e9 if self._read_lags.total else None,
+            # An event that was read alone has the kernel's own time; the bound is for those that were not.
+            "timestamp_error_p50_s": self._timestamp_error_s(0.5, exact=unstamped == 0),
+            "timestamp_error_p99_s": self._timestamp_error_s(0.99, exact=unstamped == 0),
+            # The kernel's stamp against the clock at the read: what the times would be off without the kernel's.
+            "read_lag_p50_s": self._read_lags.quantile_s(0.5),
+            "read_lag_p99_s": self._read_lags.quantile_s(0.99),
+            "read_lag_max_s": self._read_lags.max_ns / 1e9 if self._read_lags.total else None,
             "unstamped_reads_share": unstamped / reads if reads else None,
             "clock_steps": float(self._clock.steps),
             "loop_stall_max_s": self.stall_max_ns / 1e9,
             "client_cpu_s": cpu_s,
             "client_cpu_ms_per_1000_events": cpu_s * 1e6 / self.events if self.events else None,
             "events": float(self.events),
-            "merged_events_share": self.merged_events / self.events if self.events else None,
+            "merged_events_share": self._doubts.total / self.token_events if self.token_events else None,
             "multi_token_events": float(self.multi_token_events),
             "uncounted_outputs": float(self.uncounted_outputs),
             "substituted_turns": float(self.substituted_turns),
         }
+
+    def _timestamp_error_s(self, q: float, *, exact: bool) -> float | None:
+        """Bound on the error of events' times; where not all reads were stamped, the reads' lag is the guess."""
+        if not self.token_events:
+            return None
+        if not exact:
+            return self._read_lags.quantile_s(q)
+        share = self._doubts.total / self.token_events
+        return self._doubts.quantile_s((q - 1 + share) / share) if share > 1 - q else 0.0
 
 
 def _quantile(values: NDArray[np.float64], q: float) -> float | None:

@@ -307,7 +307,8 @@ class Player:
         self._failed += failure is not None
         figures = self.figures
         figures.events += completion.events
-        figures.merged_events += completion.merged_events
+        figures.token_events += completion.placed.events
+        figures.doubts_ns.extend(completion.placed.doubts_ns)
         figures.multi_token_events += completion.placed.multi_token_events
         figures.uncounted_outputs += failure is None and not completion.placed.known
 

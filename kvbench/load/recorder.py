@@ -76,6 +76,8 @@ class Recorder:
             self._tokens = _PartFile(out / "tokens.part.arrows", TOKENS)
         except OSError as error:
             raise _refused(out, error) from error
+        # Arrow imports pandas with its first array, which takes a second; that must not happen while load runs.
+        pa.array([0])
 
     def add(self, row: Mapping[str, object], times_s: array[float]) -> None:
         """One request with the receive time of each of its tokens."""

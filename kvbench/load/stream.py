@@ -37,8 +37,6 @@ class Completion:
     prompt_tokens: int | None
     cached_tokens: int | None
     events: int
-    merged_events: int
-    """Events that came in one read together with an earlier one and so lack a receive time of their own."""
     failure: Failure | None
 
 
@@ -58,8 +56,6 @@ class CompletionReader:
         self._done = False
         self._events = 0
         self._events_before = 0
-        self._merged = 0
-        self._last_event_ns: int | None = None
         self._failure: Failure | None = None
 
     @property
@@ -114,7 +110,6 @@ class CompletionReader:
             prompt_tokens=_count(self._usage, "prompt_tokens"),
             cached_tokens=_count(details, "cached_tokens"),
             events=self._events,
-            merged_events=self._merged,
             failure=failure,
         )
 
@@ -165,8 +160,6 @@ class CompletionReader:
                 self._failure = Failure("server_error", _words(event["error"]))
                 return
             self._events += 1
-            self._merged += at_ns == self._last_event_ns
-            self._last_event_ns = at_ns
 
 
 def _parse(payloads: list[bytes]) -> list[Any]:

@@ -5,6 +5,7 @@ count, else its running usage, else the final usage spread over the events that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 __all__ = ["Carrier", "Placed", "place_tokens"]
@@ -31,12 +32,17 @@ class Placed(NamedTuple):
     """False: the server told neither ids nor usage, so the number of tokens is unknown (and none are placed)."""
     first_ns: int | None
     """Receive time of the first event that carries a token, also where the number is unknown."""
+    events: int
+    """Events that carried tokens."""
+    doubts_ns: list[int]
+    """One entry for each event that was read together with the next one, and so has that one's time: how far off
+    its time can be. It came after the event before them, hence at most by the gap to that."""
 
 
 def place_tokens(carriers: Sequence[Carrier], total: int | None) -> Placed:
     """Give each token the receive time of the event that carried it. `total` is the final usage, if any."""
     if not carriers:
-        return Placed([], 0, True, None)
+        return Placed([], 0, True, None, 0, [])
     if any(carrier.ids for carrier in carriers):
         return _placed(carriers, [carrier.ids or 0 for carrier in carriers])
     if any(carrier.counted is not None for carrier in carriers):
@@ -44,11 +50,12 @@ def place_tokens(carriers: Sequence[Carrier], total: int | None) -> Placed:
     if total is not None:
         return _placed(carriers, _spread(carriers, total))
     first = next((carrier.at_ns for carrier in carriers if carrier.text), None)
-    return Placed([], 0, False, first)
+    return Placed([], 0, False, first, 0, [])
 
 
 def _placed(carriers: Sequence[Carrier], counts: Sequence[int]) -> Placed:
     times: list[int] = []
+    at: list[int] = []
     multi = 0
     for carrier, count in zip(carriers, counts, strict=True):
         if count == 1:
@@ -56,7 +63,19 @@ def _placed(carriers: Sequence[Carrier], counts: Sequence[int]) -> Placed:
         elif count > 1:
             times += [carrier.at_ns] * count
             multi += 1
-    return Placed(times, multi, True, times[0] if times else None)
+        if count:
+            at.append(carrier.at_ns)
+    return Placed(times, multi, True, times[0] if times else None, len(at), _doubts(at))
+
+
+def _doubts(at_ns: Sequence[int]) -> list[int]:
+    distinct = sorted(set(at_ns))
+    if len(distinct) == len(at_ns):
+        return []  # nearly always
+    gaps = [later - earlier for earlier, later in pairwise(distinct)]
+    # Before the first events there is no other: the gap that follows has to do for them.
+    before = dict(zip(distinct, [*gaps[:1], *gaps] or [0], strict=True))
+    return [before[time_ns] for time_ns, next_ns in pairwise(at_ns) if time_ns == next_ns]
 
 
 def _differences(carriers: Sequence[Carrier], total: int | None) -> list[int]:

@@ -19,7 +19,7 @@ def show_rendered(rendered: Rendered) -> str:
     words = [shlex.quote(plain(word)) for word in rendered.argv]
     groups: list[str] = []
     for word in words:
-        if word.startswith("-") or not groups or not groups[-1].startswith("--") or " " in groups[-1]:
+        if word.startswith("-") or not groups or not groups[-1].startswith("-") or " " in groups[-1]:
             groups.append(word)
         else:
             groups[-1] += f" {word}"

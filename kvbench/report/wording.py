@@ -23,6 +23,7 @@ __all__ = [
     "is_upper",
     "metric_name",
     "plain",
+    "plain_lines",
     "show_effect",
     "show_limit",
     "show_ratio",
@@ -61,6 +62,11 @@ _UNSHOWABLE = re.compile(
 def plain(text: object) -> str:
     """`text` on one line; every character that could move, hide or reorder other text becomes U+FFFD."""
     return _UNSHOWABLE.sub("\ufffd", re.sub(r"[\t\n\r]+", " ", str(text)))
+
+
+def plain_lines(text: str) -> str:
+    """`plain`, line by line."""
+    return "\n".join(plain(line) for line in text.split("\n"))
 
 
 def show_tokens(count: float) -> str:

@@ -1,6 +1,6 @@
 """What the load driver costs and how exact its times are, against a C server that records its own truth.
 
-    python tests/benchmarks/bench_load.py [--streams 200] [--seconds 10] [--rate R]
+    python -m tests.benchmarks.bench_load [--streams 200] [--seconds 10] [--rate R]
 
 Needs gcc and the server's source (`peers/src/mockserver.c` under KVBENCH_SHARED, by default beside the repository).
 Server on the first CPU, driver on the second where there are two. Prints one JSON object. Without --rate a closed

@@ -105,7 +105,7 @@ def test_a_server_without_metrics_is_never_go(tmp_path: Path) -> None:
 
 
 def test_metrics_that_vanish_make_the_run_invalid(tmp_path: Path) -> None:
-    answer, _run = compare(tmp_path, Behaviour(), Behaviour(metrics_vanish_after=4), "--json")
+    answer, _run = compare(tmp_path, Behaviour(), Behaviour(metrics_vanish_after=8), "--json")
     assert json.loads(answer.out)["verdict"] == "INVALID", answer.err
     assert answer.code == 4
 

@@ -34,7 +34,7 @@ SPEC_FAULTS: dict[str, tuple[dict[str, str], list[str]]] = {
         ["base.yaml:3", "tiers.host.size"],
     ),
     "an engine of no kind": ({"base": BASE.replace("kind: vllm", "kind: vlllm")}, ["base.yaml:2", "vlllm", "vllm"]),
-    "no model": ({"base": BASE.replace("model: tiny, ", "")}, ["base.yaml:2", "engine.model"]),
+    "no model": ({"base": BASE.replace("model: tiny, ", "")}, ["base.yaml:2", "engine", "'model'"]),
     "a disk without a host": (
         {"base": BASE.replace("blocks: 64}", "blocks: 64}, disk: {path: /var/tmp/x}")},
         ["base.yaml:3", "host"],
@@ -69,10 +69,6 @@ SPEC_FAULTS: dict[str, tuple[dict[str, str], list[str]]] = {
     "a quantile of one": ({"rules": RULES.replace("quantile: 0.9,", "quantile: 1,")}, ["rules.yaml:2", "quantile"]),
     "two rules of one name": ({"rules": RULES.replace("id: errors", "id: ttft-p90")}, ["ttft-p90"]),
     "fewer rounds at most than at least": ({"rules": RULES.replace("max: 2}", "max: 1}")}, ["rounds"]),
-    "a rule that the sample cannot carry": (
-        {"rules": RULES.replace("quantile: 0.9,", "quantile: 0.999,")},
-        ["ttft-p90", "3000"],
-    ),
     "a confidence in the wrong unit": ({"rules": "confidence: 95s\n" + RULES}, ["rules.yaml:1", "confidence"]),
     "two arms of one name": ({"tiered": BASE}, ["base", "name"]),
     "two arms with one disk path": (
@@ -112,6 +108,16 @@ def test_a_broken_file_names_its_place_and_what_is_wrong(tmp_path: Path, fault: 
     assert_one_clear_error(compare(tmp_path, files), 2, says)
 
 
+def test_a_rule_that_the_sample_cannot_carry_is_refused_and_says_what_would_do(tmp_path: Path) -> None:
+    rules = {"rules": RULES.replace("quantile: 0.9,", "quantile: 0.999,")}
+    for_people, for_machines = compare(tmp_path, rules), compare(tmp_path, rules, "--json")
+    assert for_people.code == for_machines.code == 2
+    assert "ttft-p90 needs" in for_people.err
+    assert json.loads(for_machines.out)["exit_code"] == 2
+    assert compare(tmp_path, rules, dry=False).code == 2
+    assert not (tmp_path / "results").exists()
+
+
 def test_an_error_for_machines_is_one_json_document(tmp_path: Path) -> None:
     answer = compare(tmp_path, {"base": BASE + "enigne: {}\n"}, "--json")
     assert answer.code == 2
@@ -122,7 +128,7 @@ def test_an_error_for_machines_is_one_json_document(tmp_path: Path) -> None:
 
 CALLS: dict[str, tuple[Callable[[Path], list[str | Path]], int, list[str]]] = {
     "a file that is not there": (lambda p: ["compare", p / "no.yaml", p / "none.yaml"], 2, ["no.yaml"]),
-    "a folder instead of a file": (lambda p: ["compare", p, p], 2, [str("folder")]),
+    "a folder instead of a file": (lambda p: ["compare", p, p], 2, ["is a directory"]),
     "no profiles at all": (lambda p: ["compare"], 2, ["nothing to compare"]),
     "an unknown command": (lambda p: ["compair"], 2, ["compair"]),
     "an unknown option": (lambda p: ["compare", "--worklaod", "x"], 2, ["--worklaod"]),

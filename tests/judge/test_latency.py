@@ -48,7 +48,9 @@ class TestQuantiles:
         assert Sample(np.array([1.0, 99.0]), 0, 2, TIMEOUT).quantiles(1.0) == [TIMEOUT]
 
     def test_two_samples_join_into_one(self) -> None:
-        joined = Sample(np.array([1.0]), 1, 2, TIMEOUT).joined(Sample(np.array([3.0, 5.0]), 2, 3, TIMEOUT))
+        joined = Sample.pooled(
+            [Sample(np.array([1.0]), 1, 2, TIMEOUT), Sample(np.array([3.0, 5.0]), 2, 3, TIMEOUT)]
+        )
         assert (len(joined), joined.at_timeout, joined.requests) == (6, 3, 5)
         assert joined.quantiles(0.0, 0.4, 1.0) == [1.0, 5.0, TIMEOUT]
 
@@ -179,7 +181,8 @@ class TestTokens:
 
     def test_a_gap_ends_when_its_token_came(self) -> None:
         requests, tokens = request_rows([1.0], gaps=0.5)
-        lengths, owners, ended = latencies(requests, tokens).gaps
+        round_ = latencies(requests, tokens)
+        (lengths, owners), ended = round_.gaps, round_.gap_ends()
         first = requests["first_token_s"].iloc[0]
         assert ended == pytest.approx(first + np.array([0.5, 1.0, 1.5, 2.0]))
         assert lengths == pytest.approx([0.5] * 4)

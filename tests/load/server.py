@@ -166,6 +166,42 @@ def stream(*pieces: bytes, end: bool = True) -> Behaviour:
     return behave
 
 
+def hang(request: Request, peer: Peer) -> None:
+    peer.hang()
+
+
+def reset_midway(request: Request, peer: Peer) -> None:
+    peer.send(CHUNKED_HEAD)
+    peer.chunk(token_event([1]))
+    peer.reset()
+
+
+def interim_then_normal(request: Request, peer: Peer) -> None:
+    peer.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+    Normal()(request, peer)
+
+
+def garbage(request: Request, peer: Peer) -> None:
+    peer.send(b"\x00\x01 this is not HTTP\r\n\r\n")
+
+
+def cut_short(request: Request, peer: Peer) -> None:
+    peer.send(HEAD + b"Content-Length: 5000\r\n\r\n" + token_event([1]))
+    raise Hangup
+
+
+def not_a_stream(request: Request, peer: Peer) -> None:
+    body = json.dumps({"choices": [{"text": "hello", "finish_reason": "stop"}]}).encode()
+    peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def bad_gzip(request: Request, peer: Peer) -> None:
+    peer.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 9\r\n\r\nnot gzip!")
+
+
+SHORT = [token_event([1]), token_event([2], "length"), usage_event(20, 2), DONE]
+
+
 @dataclass
 class ScriptedServer:
     """`with ScriptedServer(behaviour) as server:`; `behaviour` may be replaced while it runs."""

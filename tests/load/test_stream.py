@@ -116,10 +116,25 @@ def test_a_token_has_the_time_of_the_chunk_that_completed_its_event() -> None:
     assert completion.placed.times_ns == [3000, 4000]
 
 
-def test_events_of_one_read_are_counted_as_merged() -> None:
+def test_events_of_one_read_share_its_time_and_the_doubt_is_the_gap_to_the_event_before() -> None:
+    reader = CompletionReader(
+        [token_event([1]), token_event([2]) + token_event([3]) + token_event([4]), token_event([5], "stop") + DONE],
+        array("q", [100, 700, 800]),
+    )
+    assert reader.step()
+    placed = reader.completion().placed
+    assert placed.times_ns == [100, 700, 700, 700, 800]
+    assert (placed.events, placed.doubts_ns) == (5, [600, 600])
+
+
+def test_the_first_events_doubt_is_the_gap_that_follows() -> None:
     completion = read(token_event([1]) + token_event([2]), token_event([3], "stop") + DONE)
-    assert completion.merged_events == 1
-    assert completion.placed.times_ns == [1000, 1000, 2000]
+    assert completion.placed.doubts_ns == [1000]
+
+
+def test_the_closing_events_of_an_answer_are_no_reason_for_doubt() -> None:
+    completion = read(token_event([1]), token_event([2], "length") + usage_event(5, 2) + DONE)
+    assert completion.placed.doubts_ns == []
 
 
 def test_role_keep_alive_and_usage_events_are_no_tokens() -> None:

@@ -111,10 +111,12 @@ class Case:
 
 
 def refuses_mismatched_specs(case: Case) -> None:
-    for device_spec, host_spec in (
-        (GPULoadStoreSpec([1, 2], [2] + [0] * (len(case.groups) - 1), [0] * len(case.groups)), CPULoadStoreSpec([])),
-        (GPULoadStoreSpec([], [0] * len(case.groups), [0] * len(case.groups)), CPULoadStoreSpec([3])),
-    ):
+    """More blocks than chunks, and a chunk that no block belongs to."""
+    groups = len(case.groups)
+    none = [0] * groups
+    too_few = (GPULoadStoreSpec([1, 2], [2, *none[1:]], none), CPULoadStoreSpec([]))
+    left_over = (GPULoadStoreSpec([], none, none), CPULoadStoreSpec([3]))
+    for device_spec, host_spec in (too_few, left_over):
         try:
             case.worker.submit_store(0, device_spec, host_spec)
         except ValueError:

