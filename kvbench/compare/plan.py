@@ -131,7 +131,9 @@ def _expected(profile: Profile, schedule: Schedule | None) -> dict[str, int] | N
 def show_plan(console: Console, plan: ComparisonPlan) -> None:
     """For people."""
     shortest, longest = plan.seconds
-    count = f"{plan.rounds_min}" if plan.rounds_min == plan.rounds_max else f"{plan.rounds_min} to {plan.rounds_max}"
+    count = (
+        f"{plan.rounds_min}" if plan.rounds_min == plan.rounds_max else f"{plan.rounds_min} to {plan.rounds_max}"
+    )
     console.print(f"{count} paired rounds of {len(plan.arms)} arms: {', '.join(plan.arms)}", markup=False)
     time = show_seconds(shortest) if shortest == longest else f"{show_seconds(shortest)} to {show_seconds(longest)}"
     console.print(f"takes about {time}, filling the tiers not counted; nothing was started")

@@ -158,9 +158,7 @@ def _drive(
     directory = launch.directory
     with ExitStack() as stack:
         scraper = Scraper(endpoint.metrics_url, directory, api_key_env=endpoint.api_key_env)
-        host = HostSampler(
-            directory, engine_pids=lambda: engine.state().pids, disk_path=launch.disk_directory
-        )
+        host = HostSampler(directory, engine_pids=lambda: engine.state().pids, disk_path=launch.disk_directory)
         stack.callback(scraper.close)
         stack.callback(host.close)
         watch = Watch(engine, latest=scraper.latest)
@@ -170,7 +168,7 @@ def _drive(
         def on_event(event: dict[str, object]) -> None:
             kind = event["event"]
             if kind == "prime":
-                view.stage(f"{name}: filling the tiers, prefix {event['done']} of {event['of']}")
+                _show_priming(view, name, int(str(event["done"])), int(str(event["of"])))
             elif kind == "started":
                 watch.time_zero = float(str(event["monotonic"]))
             elif kind == "progress":
@@ -197,6 +195,11 @@ def _drive(
         )
         host.stop(zero)
     return _Observed(scrapes, load, watch)
+
+
+def _show_priming(view: View, name: str, done: int, of: int) -> None:
+    if done == of or done % 10 == 1:
+        view.stage(f"{name}: filling the tiers, prefix {done} of {of}")
 
 
 def _optional(value: object) -> float | None:

@@ -18,6 +18,7 @@ __all__ = ["MAX_REPEATS", "carry_out", "order_of"]
 MAX_REPEATS = 2
 """A pair spoiled by something that passes is repeated at most twice (DESIGN, validity)."""
 
+
 def order_of(arms: list[str], index: int) -> list[str]:
     """Arms in the order in which round `index` (from 1) plays them."""
     return arms if index % 2 else list(reversed(arms))
@@ -50,9 +51,7 @@ def carry_out(journal: Journal, view: View) -> Verdict | None:
     return verdict
 
 
-def _record_group(
-    journal: Journal, view: View, rounds: dict[tuple[str, int], ArmRound], index: int
-) -> None:
+def _record_group(journal: Journal, view: View, rounds: dict[tuple[str, int], ArmRound], index: int) -> None:
     """Record round `index` of every arm that lacks it; repeat the group while it is spoiled."""
     names = [arm.name for arm in journal.manifest.arms]
     while True:

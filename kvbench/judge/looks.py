@@ -15,7 +15,7 @@ from scipy import stats
 
 from kvbench.judge.boundary_table import BOUNDARIES
 
-__all__ = ["Look", "boundaries", "multiplier", "nominal_level", "simulate_boundaries"]
+__all__ = ["Look", "boundaries", "multiplier", "nominal_level", "simulate_boundaries", "t_quantile"]
 
 PATHS = 2**20
 """Simulated paths where the table has no entry; each is also used mirrored. The multipliers are then good to 2 %.
@@ -47,6 +47,12 @@ class Look:
         return self.done >= self.first_decision and self.done >= self.first
 
 
+@lru_cache(maxsize=4096)
+def t_quantile(alpha: float, freedom: int) -> float:
+    """What a t statistic exceeds with probability `alpha`."""
+    return float(stats.t.isf(alpha, freedom))
+
+
 def multiplier(alpha: float, look: Look) -> float | None:
     """How many standard errors the limit must lie from the mean; None where no interval exists (yet).
 
@@ -73,7 +79,7 @@ def nominal_level(alpha: float, look: Look) -> float | None:
 def boundaries(alpha: float, first: int, last: int) -> tuple[float, ...]:
     """Multipliers for the looks `first` to `last` (2 <= first <= last); the plain t when they are the same."""
     if first == last:
-        return (float(stats.t.isf(alpha, last - 1)),)
+        return (t_quantile(alpha, last - 1),)
     stored = BOUNDARIES.get((round(alpha, 9), first, last))
     return stored if stored is not None else _simulated(round(alpha, 9), first, last)
 
@@ -103,7 +109,7 @@ def simulate_boundaries(alpha: float, first: int, last: int, *, paths: int, seed
         t = _t_statistic(total, squares, done)
         spent = alpha * (done / last) ** 2
         if done == first:
-            boundary = float(stats.t.isf(spent, done - 1))
+            boundary = t_quantile(spent, done - 1)
         else:
             boundary = _boundary(t, inside, round(spent * 2 * paths) - crossed)
         found.append(boundary)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from scipy import stats
 
+from kvbench.judge.looks import t_quantile
+
 __all__ = ["MOST_UNITS", "units_for_rate", "units_needed"]
 
 MOST_UNITS = 1000
@@ -27,8 +29,8 @@ def units_needed(
     tail = (1 - confidence) / 2
     least = spread * math.sqrt(freedom / float(stats.chi2.isf(tail, freedom)))
     most = spread * math.sqrt(freedom / float(stats.chi2.ppf(tail, freedom)))
-    low = _first(lambda n: float(stats.t.isf(alpha, n - 1)) * least / math.sqrt(n) <= abs(distance))
-    high = _first(lambda n: float(stats.t.isf(alpha, n - 1)) * most / math.sqrt(n) <= abs(distance))
+    low = _first(lambda n: t_quantile(alpha, n - 1) * least / math.sqrt(n) <= abs(distance))
+    high = _first(lambda n: t_quantile(alpha, n - 1) * most / math.sqrt(n) <= abs(distance))
     return None if low is None else (low, high or MOST_UNITS)
 
 

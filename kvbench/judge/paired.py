@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
-from kvbench.judge.looks import Look, multiplier
+from kvbench.judge.looks import Look, multiplier, t_quantile
 
 __all__ = ["NO_SPREAD", "Estimate", "Levels", "estimate"]
 
@@ -44,7 +43,7 @@ class Estimate:
     @property
     def degenerate(self) -> bool:
         """Whether there are values but no spread between them."""
-        return self.units >= 2 and self.spread < NO_SPREAD
+        return self.spread < NO_SPREAD
 
 
 def estimate(
@@ -62,7 +61,7 @@ def estimate(
     if spread < NO_SPREAD:
         return Estimate(mean, spread, n, None, None)
     error = spread / math.sqrt(n)
-    plain = float(stats.t.isf((1 - confidence) / 2, n - 1)) * error
+    plain = t_quantile((1 - confidence) / 2, n - 1) * error
     decision = None
     below, above = multiplier(levels.lower, look), multiplier(levels.upper, look)
     if below is not None and above is not None and math.isfinite(below) and math.isfinite(above):

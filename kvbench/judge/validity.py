@@ -47,35 +47,39 @@ class Checked:
 
 
 def spoiled(pair: RoundPair, rules: Rules, workload: Workload) -> list[Finding]:
-    """Why a pair of rounds does not count although the engines are not to blame: findings of kinds that pass."""
-    if any(side.config_differences for side in (pair.baseline, pair.candidate)):
+    """Why a pair of rounds does not count although the engines are not to blame: findings of kinds that pass.
+
+    None when something happened to an engine or when anything is wrong that does not pass: a repeat would hide it.
+    """
+    if pair.baseline.events or pair.candidate.events:
         return []
-    return [
-        finding
-        for side in (pair.baseline, pair.candidate)
-        for finding in _round_findings(side, rules, workload)
-        if finding.passes
-    ]
+    findings = _pair_findings(pair, rules, workload)
+    return findings if all(finding.passes for finding in findings) else []
 
 
 def check_validity(comparison: Comparison) -> Checked:
     """Run every check over all recorded pairs of rounds."""
     findings = [*_comparison_findings(comparison)]
     for pair in comparison.pairs:
-        findings += _pair_findings(pair, comparison)
+        findings += _pair_findings(pair, comparison.rules, comparison.workload)
+    if not findings:
+        findings += _missing(comparison)
     order = list(FindingKind)
     findings.sort(key=lambda finding: order.index(finding.kind))
     return Checked(tuple(dict.fromkeys(findings)), _unknown(comparison))
 
 
+def _missing(comparison: Comparison) -> Iterable[Finding]:
+    """Too few rounds, unless something else ended the run early: another finding, or the candidate's own end."""
+    done, fewest = len(comparison.pairs), comparison.rules.rounds.min
+    if done < fewest and not any(pair.candidate.events for pair in comparison.pairs):
+        pairs = wording.count(done, "pair")
+        yield Finding(FindingKind.MISSING, f"{pairs} of rounds recorded, the rules ask for at least {fewest}")
+
+
 def _comparison_findings(comparison: Comparison) -> Iterable[Finding]:
     if comparison.arm_differences:
         yield Finding(FindingKind.ARMS, wording.listed(comparison.arm_differences))
-    candidate_gone = any(pair.candidate.events for pair in comparison.pairs)
-    fewest = comparison.rules.rounds.min
-    if len(comparison.pairs) < fewest and not candidate_gone:
-        done = wording.count(len(comparison.pairs), "pair")
-        yield Finding(FindingKind.MISSING, f"{done} of rounds recorded, the rules ask for at least {fewest}")
     indexes = [pair.index for pair in comparison.pairs]
     for index in sorted({index for index in indexes if indexes.count(index) > 1}):
         yield Finding(FindingKind.INCOMPLETE, "it was recorded more than once", round=index)
@@ -83,11 +87,8 @@ def _comparison_findings(comparison: Comparison) -> Iterable[Finding]:
 
 
 def _vanished(comparison: Comparison) -> Iterable[Finding]:
-    """Metrics that went away inside a round, or that some rounds of an arm have and others lack."""
+    """Metrics that some rounds of an arm have and others lack."""
     for rounds in _by_arm(comparison):
-        for recorded in rounds:
-            if recorded.scrapes.vanished:
-                yield Finding(FindingKind.VANISHED, arm=recorded.arm, round=recorded.index)
         scraped = [recorded for recorded in rounds if recorded.scrapes.expected > 0]
         if len({recorded.scrapes.supported for recorded in scraped}) > 1:
             without = next(recorded for recorded in scraped if not recorded.scrapes.supported)
@@ -98,8 +99,7 @@ def _by_arm(comparison: Comparison) -> tuple[list[ArmRound], list[ArmRound]]:
     return [pair.baseline for pair in comparison.pairs], [pair.candidate for pair in comparison.pairs]
 
 
-def _pair_findings(pair: RoundPair, comparison: Comparison) -> list[Finding]:
-    rules, workload = comparison.rules, comparison.workload
+def _pair_findings(pair: RoundPair, rules: Rules, workload: Workload) -> list[Finding]:
     findings: list[Finding] = []
     for event in pair.baseline.events:
         kind = BASELINE_EVENTS[event.kind]
@@ -112,7 +112,7 @@ def _pair_findings(pair: RoundPair, comparison: Comparison) -> list[Finding]:
             Finding(FindingKind.OFFERED_LOAD, what, round=pair.index)
             for what in load_differences(pair.baseline, pair.candidate, workload)
         ]
-    return findings + _length_findings(pair, comparison)
+    return findings + _length_findings(pair, rules)
 
 
 def _was_driven(recorded: ArmRound) -> bool:
@@ -128,6 +128,8 @@ def _round_findings(recorded: ArmRound, rules: Rules, workload: Workload) -> lis
 
     findings = [found(FindingKind.CONFIG, what) for what in recorded.config_differences]
     findings += [found(FindingKind.RESIDUE, what) for what in recorded.residue]
+    if recorded.scrapes.vanished:
+        findings.append(found(FindingKind.VANISHED, ""))
     if recorded.config_differences or recorded.events:
         return findings
     counters = Counters(recorded.metrics)
@@ -176,9 +178,9 @@ def _contention(recorded: ArmRound, rules: Rules, workload: Workload) -> list[st
     return [f"{wording.value(cores, 'cores')} stolen or used by other processes, {budget:g} allowed"]
 
 
-def _length_findings(pair: RoundPair, comparison: Comparison) -> list[Finding]:
+def _length_findings(pair: RoundPair, rules: Rules) -> list[Finding]:
     """Answers too long in either arm or too short in the baseline; the candidate's short ones are instability."""
-    tolerated = comparison.rules.validity.token_mismatch
+    tolerated = rules.validity.token_mismatch
     findings = []
     for side in (pair.baseline, pair.candidate):
         seen = lengths([side])

@@ -7,7 +7,15 @@ from pathlib import Path
 
 __all__ = ["config_kv_bytes_per_token"]
 
-_WIDTH_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+_WIDTH_BYTES = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+}
 
 
 def config_kv_bytes_per_token(config_file: Path, kv_dtype: str) -> int | None:

@@ -44,6 +44,11 @@ def render_verdict(console: Console, data: ReportData) -> None:
     with console.capture() as capture:
         for part in _parts(report, console.width):
             console.print(part, highlight=False, soft_wrap=False)
+        # Not wrapped: paths are there to be copied.
+        console.print(f"  report   {report.directory}/report.html", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"           kvbench report {report.directory}", markup=False, highlight=False, soft_wrap=True
+        )
     console.file.write(encodable(_TRAILING.sub("", capture.get()), console.encoding))
     console.file.flush()
 
@@ -69,7 +74,6 @@ def _parts(report: ReportView, width: int) -> Iterable[RenderableType]:
     for candidate in report.candidates:
         yield from _detail(candidate, width, named=bool(others))
     yield Text()
-    yield _labelled("report", [f"{report.directory}/report.html", f"kvbench report {report.directory}"])
 
 
 def _headline(candidate: CandidateView) -> Text:

@@ -62,7 +62,9 @@ def test_the_run_on_disk_is_complete(same_twice: tuple[Answer, Path]) -> None:
 def test_both_arms_were_sent_the_same_at_the_same_time(same_twice: tuple[Answer, Path]) -> None:
     _answer, run = same_twice
     first, second = (
-        pd.read_parquet(run / "arms" / arm / "round-1" / "requests.parquet").sort_values("id").reset_index(drop=True)
+        pd.read_parquet(run / "arms" / arm / "round-1" / "requests.parquet")
+        .sort_values("id")
+        .reset_index(drop=True)
         for arm in ("base", "other")
     )
     assert len(first) > 50

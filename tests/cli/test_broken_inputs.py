@@ -58,14 +58,21 @@ SPEC_FAULTS: dict[str, tuple[dict[str, str], list[str]]] = {
     ),
     "a phase of no length": ({"workload": WORKLOAD.replace("for: 3s", "for: 0s")}, ["workload.yaml:6", "for"]),
     "trace arrivals": (
-        {"workload": WORKLOAD.replace("{process: poisson, rate: 40/s}", "{process: trace, trace: {path: t.jsonl}}")},
+        {
+            "workload": WORKLOAD.replace(
+                "{process: poisson, rate: 40/s}", "{process: trace, trace: {path: t.jsonl}}"
+            )
+        },
         ["workload.yaml:3", "not supported yet"],
     ),
     "a rule about no class": (
         {"rules": RULES.replace("class: long", "class: lnog")},
         ["rules.yaml:6", "lnog", "long"],
     ),
-    "an unknown metric": ({"rules": RULES.replace("metric: error_rate", "metric: eror_rate")}, ["eror_rate", "error_rate"]),
+    "an unknown metric": (
+        {"rules": RULES.replace("metric: error_rate", "metric: eror_rate")},
+        ["eror_rate", "error_rate"],
+    ),
     "a quantile of one": ({"rules": RULES.replace("quantile: 0.9,", "quantile: 1,")}, ["rules.yaml:2", "quantile"]),
     "two rules of one name": ({"rules": RULES.replace("id: errors", "id: ttft-p90")}, ["ttft-p90"]),
     "fewer rounds at most than at least": ({"rules": RULES.replace("max: 2}", "max: 1}")}, ["rounds"]),
@@ -84,7 +91,14 @@ SPEC_FAULTS: dict[str, tuple[dict[str, str], list[str]]] = {
 
 def compare(folder: Path, files: dict[str, str], *extra: str | Path, dry: bool = True) -> Answer:
     paths = write(folder, **{"base": BASE, "tiered": HOST_AND_DISK, "workload": WORKLOAD, "rules": RULES, **files})
-    options: list[str | Path] = ["--workload", paths["workload"], "--rules", paths["rules"], "--out", folder / "results"]
+    options: list[str | Path] = [
+        "--workload",
+        paths["workload"],
+        "--rules",
+        paths["rules"],
+        "--out",
+        folder / "results",
+    ]
     return kvbench("compare", paths["base"], paths["tiered"], *options, *(["--dry-run"] if dry else []), *extra)
 
 
@@ -194,9 +208,7 @@ def test_a_host_tier_larger_than_the_machine_is_told_before_anything_starts(
 
 
 def attached(folder: Path, base_url: str, **engine: object) -> Answer:
-    paths = write(
-        folder, base=attached_profile("base", base_url, **engine), workload=WORKLOAD.replace("10s", "2s")
-    )
+    paths = write(folder, base=attached_profile("base", base_url, **engine), workload=WORKLOAD.replace("10s", "2s"))
     return kvbench("run", paths["base"], "--workload", paths["workload"], "--out", folder / "results")
 
 

@@ -170,4 +170,9 @@ def test_a_stopped_run_resumes_and_keeps_what_it_had(arguments: list[str], tmp_p
     assert verdict["rounds"]["done"] == 2
     rounds = [r for r in json.loads((run / "run.json").read_text())["rounds"] if r["state"] == "done"]
     assert rounds[: len(kept)] == kept
-    assert sorted((r["arm"], r["index"]) for r in rounds) == [("base", 1), ("base", 2), ("tiered", 1), ("tiered", 2)]
+    assert sorted((r["arm"], r["index"]) for r in rounds) == [
+        ("base", 1),
+        ("base", 2),
+        ("tiered", 1),
+        ("tiered", 2),
+    ]

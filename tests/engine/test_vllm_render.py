@@ -143,6 +143,7 @@ def test_the_embedded_engine_runs_offline_on_its_own_plugin() -> None:
     assert rendered.env["PYTHONPATH"] == str(plugin_path())
     assert rendered.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert rendered.env["OMP_NUM_THREADS"] == "2"
+    assert rendered.env["OMP_WAIT_POLICY"] == "PASSIVE"
     assert rendered.env["HF_HUB_OFFLINE"] == "1"
 
 

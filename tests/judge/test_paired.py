@@ -73,22 +73,34 @@ class TestEstimate:
         assert found.decision == pytest.approx(sorted_.decision)
 
 
-class TestRoundsNeeded:
-    def test_is_a_range_because_a_spread_from_few_rounds_is_uncertain(self) -> None:
-        needed = units_needed(0.1, 0.1, 3, alpha=0.025, confidence=0.95)
-        assert needed is not None
-        low, high = needed
-        assert low < 7 < high
-        least = 0.1 * math.sqrt(2 / stats.chi2.isf(0.025, 2))
-        assert stats.t.isf(0.025, low - 1) * least / math.sqrt(low) <= 0.1
-        assert stats.t.isf(0.025, low - 2) * least / math.sqrt(low - 1) > 0.1
+def settles(n: int, distance: float, spread: float, alpha: float) -> bool:
+    return bool(stats.t.isf(alpha, n - 1) * spread / math.sqrt(n) <= distance)
 
-    def test_the_upper_end_holds_for_the_largest_likely_spread(self) -> None:
-        needed = units_needed(0.5, 0.1, 6, alpha=0.025, confidence=0.95)
-        assert needed is not None
-        most = 0.1 * math.sqrt(5 / stats.chi2.ppf(0.025, 5))
-        assert stats.t.isf(0.025, needed[1] - 1) * most / math.sqrt(needed[1]) <= 0.5
-        assert stats.t.isf(0.025, needed[1] - 2) * most / math.sqrt(needed[1] - 1) > 0.5
+
+class TestRoundsNeeded:
+    @pytest.mark.parametrize(
+        ("distance", "spread", "units", "alpha", "confidence"),
+        [
+            (0.1, 0.1, 3, 0.025, 0.95),
+            (0.1, 0.1, 2, 0.025, 0.95),
+            (0.5, 0.1, 6, 0.025, 0.95),
+            (0.2, 0.15, 4, 0.005, 0.9),
+            (5.0, 0.1, 6, 0.025, 0.95),
+        ],
+    )
+    def test_is_a_range_because_a_spread_from_few_rounds_is_uncertain(
+        self, distance: float, spread: float, units: int, alpha: float, confidence: float
+    ) -> None:
+        """Counted one by one, for both ends of the chi-square interval of the standard deviation."""
+        tail, freedom = (1 - confidence) / 2, units - 1
+        expected = []
+        for quantile in (1 - tail, tail):
+            likely = spread * math.sqrt(freedom / stats.chi2.ppf(quantile, freedom))
+            expected.append(
+                next((n for n in range(2, MOST_UNITS) if settles(n, distance, likely, alpha)), MOST_UNITS)
+            )
+        found = units_needed(distance, spread, units, alpha=alpha, confidence=confidence)
+        assert found == tuple(expected)
 
     def test_the_side_of_the_limit_does_not_matter(self) -> None:
         assert units_needed(-0.1, 0.1, 5, alpha=0.025, confidence=0.95) == units_needed(
@@ -112,16 +124,30 @@ class TestRoundsNeeded:
 
 
 class TestRoundsForARate:
-    def test_without_a_failure_the_bound_must_come_down_to_the_limit(self) -> None:
-        # 0 failures prove 1 % from 368 requests on; 100 a round.
-        assert units_for_rate(0, 300, 3, 0.01, alpha=0.025) == (4, 4)
+    @pytest.mark.parametrize(
+        ("failures", "units", "limit", "alpha", "rounds"),
+        [
+            (0, 3, 0.01, 0.025, 4),  # 0 failures prove 1 % from 368 requests on
+            (0, 1, 0.01, 0.025, 4),
+            (1, 1, 0.05, 0.025, 2),  # 2 of 200: bound 3.6 %
+            (1, 1, 0.02, 0.025, 8),
+            (2, 1, 0.01, 0.025, 6),
+        ],
+    )
+    def test_the_same_rate_goes_on_until_its_bound_is_on_its_side(
+        self, failures: int, units: int, limit: float, alpha: float, rounds: int
+    ) -> None:
+        """A hundred requests a round; whole failures, counted one round after the other."""
+        each = failures / units
 
-    def test_a_rate_beyond_the_limit_must_be_proven_beyond_it(self) -> None:
-        found = units_for_rate(6, 300, 3, 0.01, alpha=0.025)
-        assert found is not None
-        rounds = found[0]
-        assert stats.binom.sf(2 * rounds - 1, 100 * rounds, 0.01) <= 0.025
-        assert stats.binom.sf(2 * (rounds - 1) - 1, 100 * (rounds - 1), 0.01) > 0.025
+        def proven(n: int) -> bool:
+            if each / 100 <= limit:
+                return bool(stats.binom.cdf(each * n, 100 * n, limit) <= alpha)
+            return bool(stats.binom.sf(each * n - 1, 100 * n, limit) <= alpha)
+
+        assert units_for_rate(failures, 100 * units, units, limit, alpha=alpha) == (rounds, rounds)
+        assert proven(rounds)
+        assert not proven(rounds - 1) or rounds == 2
 
     def test_a_rate_at_the_limit_is_never_settled(self) -> None:
         assert units_for_rate(3, 300, 3, 0.01, alpha=0.025) is None
@@ -129,3 +155,6 @@ class TestRoundsForARate:
     @pytest.mark.parametrize(("trials", "units"), [(0, 3), (300, 0)])
     def test_nothing_tried_says_nothing(self, trials: int, units: int) -> None:
         assert units_for_rate(0, trials, units, 0.01, alpha=0.025) is None
+
+    def test_one_request_is_something_tried(self) -> None:
+        assert units_for_rate(0, 1, 1, 0.5, alpha=0.025) == (6, 6)

@@ -493,3 +493,29 @@ class TestUnknown:
     def test_only_complete_pairs_are_used(self) -> None:
         pairs = with_candidate(exact_pairs((1.0, 1.05, 1.02, 9.0)), 3, complete=False)
         assert len(guardrail(pairs, RATIO).windows) == 3
+
+
+class TestARuleThatSaysNothing:
+    """Loading refuses such rules; reached some other way, they are unknown and never a pass."""
+
+    @pytest.mark.parametrize(
+        ("rule", "missing", "words"),
+        [
+            (RATIO, "max_ratio", "has no limit to be held against"),
+            ({"metric": "error_rate", "max": 0.1}, "max", "has no limit to be held against"),
+            (RATIO, "quantile", "needs a quantile"),
+            ({"metric": "source_share", "source": "disk", "min": 0.1}, "source", "needs a `source`"),
+            (
+                RATIO | {"max": 2.0, "sustained": {"window": 10, "for": 40}},
+                "max",
+                "as a sustained rule needs a latency, a quantile and `max`",
+            ),
+        ],
+    )
+    def test_is_unknown(self, rule: dict[str, Any], missing: str, words: str) -> None:
+        whole = rules(guardrails=[{"id": "r", **rule}])
+        broken = whole.guardrails[0].model_copy(update={missing: None})
+        run = comparison(good_pairs(), whole.model_copy(update={"guardrails": [broken]}))
+        found = result_of(judge(run), "r")
+        assert (found.status, found.kind) == ("unknown", "guardrail")
+        assert found.text.endswith(words)

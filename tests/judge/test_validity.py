@@ -419,6 +419,9 @@ class TestEngineFaults:
 
 
 class TestRounds:
+    def test_a_run_that_something_else_ended_early_lacks_no_rounds(self) -> None:
+        assert kinds(comparison(good_pairs(1), arm_differences=("model",))) == {FindingKind.ARMS}
+
     def test_a_round_that_was_recorded_twice(self) -> None:
         pairs = good_pairs()
         (finding,) = check_validity(comparison([*pairs, pairs[1]])).findings
@@ -513,6 +516,23 @@ class TestSpoiledPairs:
     def test_a_dying_engine_is_not_forgiven_for_what_it_spoils(self) -> None:
         pairs = with_candidate(good_pairs(), 1, events=(died(),), scrapes=replace(SCRAPES, succeeded=5))
         assert self.findings(pairs[1]) == set()
+
+    def test_nor_when_its_death_falls_together_with_a_busy_host(self) -> None:
+        pairs = with_candidate(good_pairs(), 1, events=(died(),))
+        assert self.findings(with_baseline(pairs, 1, host=host_rows(foreign=3.0))[1]) == set()
+
+    def test_metrics_that_vanished_are_not_taken_for_missed_scrapes(self) -> None:
+        pairs = with_candidate(good_pairs(), 1, scrapes=replace(SCRAPES, vanished=True, succeeded=50))
+        assert self.findings(pairs[1]) == set()
+        assert kinds(comparison(pairs)) == {FindingKind.VANISHED, FindingKind.SCRAPE_GAP}
+
+    def test_a_broken_identity_is_not_forgiven_on_a_busy_host(self) -> None:
+        pairs = with_candidate(good_pairs(), 1, metrics=counters([0, 2e5], [0, 1e5], prompts=[0, 4e5]))
+        assert self.findings(with_baseline(pairs, 1, host=host_rows(foreign=3.0))[1]) == set()
+
+    def test_every_reason_of_both_arms_is_given(self) -> None:
+        pairs = with_baseline(candidate_edited(late), 1, host=host_rows(foreign=3.0))
+        assert self.findings(pairs[1]) == {FindingKind.CONTENTION, FindingKind.CLIENT_LATE}
 
     def test_a_wrong_configuration_is_not_made_good_by_a_repeat(self) -> None:
         pairs = with_candidate(good_pairs(), 1, config_differences=("x",))
