@@ -40,8 +40,8 @@ Rounds = Annotated[int | None, typer.Option("--rounds", "-n", min=1, help="Exact
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")]
 
 
-ClickException = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
-"""Whatever typer raises for a wrong call; newer releases carry a Click of their own, older ones import it."""
+_USAGE_ERRORS = tuple(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+"""What typer raises for a wrong call; newer releases carry a Click of their own, older ones import it."""
 
 
 def _console() -> Console:
@@ -235,7 +235,7 @@ def main() -> None:
         sys.exit(exit_.exit_code)
     except typer.Abort:
         sys.exit(130)
-    except ClickException as error:
+    except _USAGE_ERRORS as error:
         if as_json:
             _print_json({"error": error.format_message(), "exit_code": 2})
         else:

@@ -88,8 +88,8 @@ def _shm(profile: Profile) -> Check | None:
         free,
         "bytes",
         host.size,
-        f"/dev/shm has {show_bytes(free)} free; the host tier puts {show_bytes(host.size)} there",
-        "make /dev/shm larger (mount -o remount,size=..., --shm-size, --ipc=host) or tiers.host.size smaller",
+        f"{SHM} has {show_bytes(free)} free; the host tier puts {show_bytes(host.size)} there",
+        f"make {SHM} larger (mount -o remount,size=..., --shm-size, --ipc=host) or tiers.host.size smaller",
     )
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from kvbench.judge.boundary_table import BOUNDARIES
 
@@ -50,7 +50,7 @@ class Look:
 @lru_cache(maxsize=4096)
 def t_quantile(alpha: float, freedom: int) -> float:
     """What a t statistic exceeds with probability `alpha`."""
-    return float(stats.t.isf(alpha, freedom))
+    return float(-special.stdtrit(freedom, alpha))
 
 
 def multiplier(alpha: float, look: Look) -> float | None:
@@ -73,7 +73,7 @@ def nominal_level(alpha: float, look: Look) -> float | None:
     if look.final == 1:
         return alpha
     boundary = multiplier(alpha, look)
-    return None if boundary is None else float(stats.t.sf(boundary, look.done - 1))
+    return None if boundary is None else float(special.stdtr(look.done - 1, -boundary))
 
 
 def boundaries(alpha: float, first: int, last: int) -> tuple[float, ...]:

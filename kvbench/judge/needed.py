@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy import stats
+from scipy import special
 
 from kvbench.judge.looks import t_quantile
 
@@ -27,8 +27,8 @@ def units_needed(
         return None
     freedom = units - 1
     tail = (1 - confidence) / 2
-    least = spread * math.sqrt(freedom / float(stats.chi2.isf(tail, freedom)))
-    most = spread * math.sqrt(freedom / float(stats.chi2.ppf(tail, freedom)))
+    least = spread * math.sqrt(freedom / float(special.chdtri(freedom, tail)))
+    most = spread * math.sqrt(freedom / float(special.chdtri(freedom, 1 - tail)))
     low = _first(lambda n: t_quantile(alpha, n - 1) * least / math.sqrt(n) <= abs(distance))
     high = _first(lambda n: t_quantile(alpha, n - 1) * most / math.sqrt(n) <= abs(distance))
     return None if low is None else (low, high or MOST_UNITS)
@@ -43,8 +43,8 @@ def units_for_rate(failures: int, trials: int, units: int, limit: float, *, alph
     def settled(n: int) -> bool:
         seen = per_unit * n
         if rate <= limit:
-            return float(stats.beta.isf(alpha, rate * seen + 1, seen - rate * seen)) <= limit
-        return float(stats.beta.ppf(alpha, rate * seen, seen - rate * seen + 1)) > limit
+            return float(special.betainccinv(rate * seen + 1, seen - rate * seen, alpha)) <= limit
+        return float(special.betaincinv(rate * seen, seen - rate * seen + 1, alpha)) > limit
 
     found = _first(settled)
     return None if found is None else (found, found)

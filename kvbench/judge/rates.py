@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from kvbench.judge.latency import RoundLatencies
 from kvbench.judge.phases import within_measured
@@ -48,14 +48,14 @@ def share_upper(hits: int, trials: int, alpha: float) -> float:
     """Exact one-sided upper bound of a share (Clopper and Pearson, 1934); 1 when nothing was tried."""
     if trials == 0 or hits >= trials:
         return 1.0
-    return float(stats.beta.isf(alpha, hits + 1, trials - hits))
+    return float(special.betainccinv(hits + 1, trials - hits, alpha))
 
 
 def share_lower(hits: int, trials: int, alpha: float) -> float:
     """Exact one-sided lower bound of a share; 0 when nothing was tried."""
     if trials == 0 or hits <= 0:
         return 0.0
-    return float(stats.beta.ppf(alpha, hits, trials - hits + 1))
+    return float(special.betaincinv(hits, trials - hits + 1, alpha))
 
 
 def ratio_bounds(

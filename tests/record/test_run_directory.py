@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -114,7 +113,7 @@ def test_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 2}', "\udcff"])
 def test_a_damaged_manifest_is_one_clear_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(InputError, match="run.json cannot be read"):
+    with pytest.raises(InputError, match=r"run\.json cannot be read"):
         RunDirectory.open(tmp_path).read_manifest()
 
 
@@ -141,4 +140,4 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path)
     with pytest.raises(RecordError, match="cannot write"):
         write_table(directory / "host.parquet", broken)
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["host.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["host.parquet"]
