@@ -26,6 +26,7 @@ from kvbench.load.clock import Clock
 from kvbench.load.mailbox import Mailbox
 from kvbench.load.plan import LoadPlan
 from kvbench.load.player import Player
+from kvbench.load.precedence import take_precedence
 from kvbench.load.recorder import Recorder
 from kvbench.load.users import Share, play_with_locust
 from kvbench.record.atomic import write_text
@@ -78,6 +79,7 @@ def _read_plan(path: Path) -> LoadPlan:
 
 
 def _drive(plan: LoadPlan, *, at_once: bool) -> None:
+    precedence = take_precedence()
     _allow_many_connections()
     sys.setswitchinterval(SWITCH_S)
     orders = _Orders()
@@ -106,7 +108,7 @@ def _drive(plan: LoadPlan, *, at_once: bool) -> None:
         recorder.close()
     orders.raise_if_interrupted()
     recorder.complete()
-    figures = player.summary()
+    figures = player.summary() | {"real_time_scheduling": float(precedence)}
     write_text(plan.out / "load.json", json.dumps(figures, indent=1) + "\n")
     _say(
         {

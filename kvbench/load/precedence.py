@@ -1,0 +1,21 @@
+"""The client's right of way: on a host that it shares with the engine, its times must not depend on the engine."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["take_precedence"]
+
+
+def take_precedence() -> bool:
+    """Run this process, and the threads it starts from now on, before all ordinary work; False where not permitted.
+
+    Real-time scheduling (SCHED_RR at its lowest priority) wants root or CAP_SYS_NICE. Niceness is no substitute: it
+    only counts within a session (autogroup), and engine and client are in sessions of their own. On two cores that
+    the embedded engine kept 75 % busy, ordinary threads were woken up to 300 ms late, real-time ones within 10 ms.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
+    except (AttributeError, OSError):  # not Linux, or not permitted
+        return False
+    return True
