@@ -171,6 +171,7 @@ def _drive(
                 _show_priming(view, name, int(str(event["done"])), int(str(event["of"])))
             elif kind == "started":
                 watch.time_zero = float(str(event["monotonic"]))
+                scraper.scrape_now()
             elif kind == "progress":
                 watch.tokens_received(float(str(event["tokens"])))
                 view.round_progress(

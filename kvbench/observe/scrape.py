@@ -70,6 +70,7 @@ class Scraper:
         self._attempts: list[Attempt] = []
         self._latest: dict[str, float] = {}
         self._failure: OSError | None = None
+        self._one_at_a_time = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvbench-scraper", daemon=True)
 
@@ -82,6 +83,11 @@ class Scraper:
         """Newest values of the names that progress needs; empty before the first scrape."""
         return self._latest
 
+    def scrape_now(self) -> None:
+        """One scrape out of turn, from the caller's thread: the counters at the moment that a round begins."""
+        if self._failure is None and not self._http.is_closed:
+            self._scrape()
+
     def stop(
         self, origin: float, *, measured: tuple[float, float], answered_until_s: float | None = None
     ) -> ScrapeSummary:
@@ -91,8 +97,7 @@ class Scraper:
         was last answered) are seconds from it. RecordError when the disk refused.
         """
         self._end_thread()
-        if self._failure is None and not self._http.is_closed:
-            self._scrape()
+        self.scrape_now()
         self.close()
         if self._failure is not None:
             raise RecordError(
@@ -134,12 +139,13 @@ class Scraper:
                 return
 
     def _scrape(self) -> None:
-        fetched = fetch(self._http, self._url, self._timeout_s)
-        try:
-            append_scrape(self._raw, fetched)
-        except OSError as error:
-            self._failure = error
-        self._attempts.append(fetched.attempt)
+        with self._one_at_a_time:
+            fetched = fetch(self._http, self._url, self._timeout_s)
+            try:
+                append_scrape(self._raw, fetched)
+            except OSError as error:
+                self._failure = error
+            self._attempts.append(fetched.attempt)
         if fetched.attempt.result is Result.OK:
             self._latest = _live(fetched)
 
