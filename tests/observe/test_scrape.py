@@ -227,6 +227,21 @@ def test_the_key_is_taken_from_the_environment_by_name(server: Server, monkeypat
     assert server.authorization is None
 
 
+def test_a_scrape_out_of_turn_is_one_more_row_at_its_moment(server: Server, tmp_path: Path) -> None:
+    """Time zero lies between two beats; what was counted before it must not count as measured."""
+    scraper = Scraper(url_of(server), tmp_path, period_s=30.0, timeout_s=TIMEOUT_S)
+    scraper.start()
+    until(lambda: scraper.latest())
+    server.prompt = 7
+    scraper.scrape_now()
+    zero = time.monotonic()
+    server.prompt = 50
+    scraper.stop(zero, measured=(0.0, 1.0))
+    rows = pd.read_parquet(tmp_path / "metrics.parquet").query("name == 'prompt_tokens'")
+    assert list(rows["value"])[1:] == [7.0, 50.0]
+    assert list(rows["t_s"] <= 0.0) == [True, True, False]
+
+
 def test_closing_ends_the_thread_and_keeps_what_was_stored(server: Server, tmp_path: Path) -> None:
     with scraper_of(server, tmp_path):
         until(lambda: server.requests >= 2)
