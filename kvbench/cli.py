@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, cast
 
 import typer
 from rich.console import Console
@@ -40,7 +40,10 @@ Rounds = Annotated[int | None, typer.Option("--rounds", "-n", min=1, help="Exact
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for results.")]
 
 
-_USAGE_ERRORS = tuple(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_USAGE_ERRORS = cast(
+    "tuple[type[typer.BadParameter], ...]",
+    tuple(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"),
+)
 """What typer raises for a wrong call; newer releases carry a Click of their own, older ones import it."""
 
 
