@@ -15,7 +15,7 @@ help:
 	@echo "make test    install everything and run the tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   print measured figures (never part of the tests)"
-	@echo "make verify  longer proofs: mutation score of judge/, signals at random moments"
+	@echo "make verify  longer proofs: the mutation score of judge/ (hours)"
 	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
 
 $(RUN): pyproject.toml requirements/run.txt
@@ -48,7 +48,6 @@ bench: $(DEV)
 
 verify: $(DEV)
 	@$(BIN)/python -m tests.proofs.mutation
-	@$(BIN)/python -m pytest tests/proofs -m proof
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants dist
