@@ -77,9 +77,13 @@ def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
 
 def test_a_disk_that_refuses_later_is_told_at_the_next_flush(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    os.close(recorder._tokens._fd)
-    os_fd = os.open("/dev/full", os.O_WRONLY)
-    recorder._tokens._fd = os_fd
-    record(recorder, ROWS_AT_ONCE, tmp_path)
-    with pytest.raises(RecordError, match="No space left"):
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recorder._tokens._fd)  # in one step: the writing thread is at work
+    os.close(full)
+
+    def fill() -> None:
+        record(recorder, ROWS_AT_ONCE, tmp_path)
         recorder.close()
+
+    with pytest.raises(RecordError, match="No space left"):  # once the thread has noticed, at the latest at the end
+        fill()

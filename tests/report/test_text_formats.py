@@ -46,8 +46,10 @@ def test_the_first_line_is_the_verdict_in_words(each: ReportData) -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 111, 112, 200])
 def test_no_line_is_wider_than_the_terminal_and_none_ends_in_blanks(go: ReportData, width: int) -> None:
-    lines = terminal(go, width).splitlines()
+    *lines, page, command = terminal(go, width).splitlines()
     assert max(map(len, lines)) <= width
+    assert page.endswith("/report.html")  # paths are there to be copied, so they are never broken
+    assert "kvbench report " in command
     assert not [line for line in lines if line != line.rstrip()]
 
 
