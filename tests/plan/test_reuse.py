@@ -56,10 +56,11 @@ def slow_sources(
     found = dict.fromkeys(("device", "host", "disk", "computed"), 0)
     said: dict[int, list[tuple[int, int]]] = {}
     for request in (*schedule.prime, *schedule.requests):
-        prompt = [] if request.continues is None else list(said[request.continues])
+        prompt = list(said[request.continues]) if request.continues is not None and request.carries else []
         for segment in request.segments:
             prompt += [(segment.identity, position) for position in range(segment.tokens)]
-        answer = [(-1 - request.id, position) for position in range(request.output_tokens)]
+        came = min(request.output_tokens, request.abort_after_tokens or request.output_tokens)
+        answer = [(-1 - request.id, position) for position in range(came)]
         said[request.id] = prompt + answer
         blocks = blocks_of(prompt, block_tokens)
         sources: list[str] = []
@@ -93,7 +94,16 @@ def random_trace(random: Random) -> Schedule:
         segments = tuple(Segment(name, random.choice([1, 2, 3, 5, 8, 9, 12])) for name in names)
         measured = random.random() < 0.7
         requests.append(
-            planned(id_, segments, random.randint(1, 6), measured=measured, continues=continues, session=0)
+            planned(
+                id_,
+                segments,
+                random.randint(1, 6),
+                measured=measured,
+                continues=continues,
+                session=0,
+                carries=continues is None or random.random() < 0.8,
+                abort_after_tokens=random.choice([None, None, 1, 3]),
+            )
         )
     primes = random.randint(0, 2) if all(request.continues is None for request in requests[:2]) else 0
     return schedule_of(requests[primes:], tuple(requests[:primes]))
@@ -167,6 +177,26 @@ def test_answers_stay_on_the_device_only() -> None:
     assert expected_sources(schedule_of(turns), device_blocks=50, **sizes)["device"] == 40
     crowded = [turns[0], planned(5, (Segment(9, 41),)), turns[1]]
     assert expected_sources(schedule_of(crowded), device_blocks=6, **sizes)["host"] == 20
+
+
+def test_a_branch_reuses_the_context_it_starts_from_and_a_compacted_turn_only_the_prefix() -> None:
+    first = planned(0, (Segment(1, 20), Segment(2, 20)), 11, session=0)
+    branch = planned(1, (Segment(3, 9),), 5, session=0, turn=1, continues=0, branch=0)
+    following = planned(2, (Segment(4, 9),), 5, session=0, turn=1, continues=0, waits_for=(1,))
+    compacted = planned(3, (Segment(1, 20), Segment(5, 15)), 5, session=0, turn=2, continues=2, carries=False)
+    sizes = {"block_tokens": 10, "device_blocks": 100}
+    assert expected_sources(schedule_of([first, branch]), **sizes)["device"] == 50
+    assert expected_sources(schedule_of([first, branch, following]), **sizes)["device"] == 50 + 50
+    sources = expected_sources(schedule_of([first, branch, following, compacted]), **sizes)
+    assert sources["device"] == 50 + 50 + 20
+    assert sum(sources.values()) == 40 + 60 + 60 + 35
+
+
+def test_of_an_answer_that_is_left_only_what_came_is_carried() -> None:
+    first = planned(0, (Segment(1, 20),), 30, session=0, abort_after_tokens=11)
+    second = planned(1, (Segment(2, 9),), 5, session=0, turn=1, continues=0)
+    sources = expected_sources(schedule_of([first, second]), block_tokens=10, device_blocks=100)
+    assert sources == {"device": 30, "host": 0, "disk": 0, "computed": 20 + 10}
 
 
 @pytest.mark.parametrize("device_blocks", [1, 2])

@@ -1,0 +1,103 @@
+"""`kvbench analyze`: the reference numbers of a trace as one document, and what is wrong told with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invoke import kvbench_here
+
+HAND = [(0, "abc"), (10, "abd"), (30, "abc"), (31, "xyz"), (61, "ab"), (62, "abcq")]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """The hand-checked trace."""
+    path = tmp_path / "tiny.jsonl"
+    records = [
+        {"timestamp": at * 1000, "input_length": 64 * len(ids), "output_length": 1, "hash_ids": list(ids)}
+        for at, ids in HAND
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_one_document_with_the_reference_numbers(trace: Path) -> None:
+    answer = kvbench_here("analyze", trace, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    document = json.loads(answer.out)
+    assert document["block_size"] == 64
+    assert document["ideal"]["keep"]["hit_blocks"] == 10
+    hits = {
+        point["capacity_blocks"]: point["hit_blocks"]
+        for point in document["lru_request_stream"]["keep_all"]["points"]
+    }
+    assert hits == {1: 3, 2: 6, 3: 6, 4: 8, 5: 9, 6: 10, 7: 10, 8: 10}
+    keys = {"basic", "reuse_time_s", "flat_stack_distance", "arrival_depth", "ttl", "hierarchy"}
+    assert keys <= document.keys()
+
+
+def test_options_say_what_is_looked_at(trace: Path) -> None:
+    options = ["--capacities", "2,5", "--hierarchy", "device=1,host=4", "--inclusion", "exclusive"]
+    answer = kvbench_here("analyze", trace, *options, "--ttl", "1s,10s", "--tail", "vllm", "--json")
+    document = json.loads(answer.out)
+    assert [point["capacity_blocks"] for point in document["flat_stack_distance"]["lru"]] == [2, 5]
+    assert [(entry["capacities"], entry["mode"], entry["tail"]) for entry in document["hierarchy"]] == [
+        ([1, 4], "exclusive", "vllm")
+    ]
+    assert [entry["ttl_s"] for entry in document["ttl"]] == [1, 10]
+
+
+def test_people_see_tables(trace: Path) -> None:
+    answer = kvbench_here("analyze", trace)
+    assert answer.code == 0
+    assert "18 references to 8 blocks of 64 tokens" in answer.out
+    assert "One LRU cache" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--tail", "kept"], "--tail: 'kept' is none of keep, drop, vllm"),
+        (["--inclusion", "both"], "--inclusion: 'both' is none of exclusive"),
+        (["--capacities", "1,x"], "--capacities: expected a number of blocks, got 'x'"),
+        (["--capacities", "0"], "--capacities: expected a number of blocks"),
+        (["--hierarchy", "gpu=3"], "--hierarchy: expected each tier once"),
+        (["--hierarchy", "device=3,device=4"], "--hierarchy: expected each tier once"),
+        (["--ttl", "soon"], "--ttl: "),
+        (["--format", "csv"], "no trace format is called 'csv'"),
+    ],
+)
+def test_a_wrong_option_is_named(trace: Path, options: list[str], what: str) -> None:
+    answer = kvbench_here("analyze", trace, *options, "--json")
+    assert answer.code == 2
+    error = json.loads(answer.out)
+    assert error["exit_code"] == 2
+    assert what in error["error"]
+
+
+def test_a_trace_without_identity_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,480,10\n")
+    answer = kvbench_here("analyze", path)
+    assert answer.code == 2
+    assert "does not say which blocks are equal" in answer.text
+
+
+def test_a_dry_run_shows_the_reuse_of_a_replay(trace: Path, tmp_path: Path) -> None:
+    workload = tmp_path / "workload.yaml"
+    workload.write_text(
+        f"name: w\narrivals: {{trace: {{path: {trace.name}, scale: 2}}}}\nphases: [{{name: play, for: 70s}}]\n"
+    )
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("name: r\nevidence: [{id: promoted, metric: promoted_tokens, min: 1}]\n")
+    arms = ["cpu/baseline", "cpu/host-and-disk", "--workload", workload, "--rules", rules, "--dry-run"]
+    answer = kvbench_here("compare", *arms, "--json")
+    assert answer.code == 0, answer.text
+    replay = json.loads(answer.out)["replay"]
+    assert (replay["requests"], replay["block_tokens"], replay["played_block_tokens"]) == (6, 64, 128)
+    assert (replay["reuse"]["ideal_hit_blocks"], replay["reuse"]["total_blocks"]) == (10, 18)
+    assert json.loads(answer.out)["schedule"]["ideal_reuse_share"] == pytest.approx(8 / 18)
+    assert "reuse at the trace's own blocks: 55.6% of 18 whole blocks" in kvbench_here("compare", *arms).out

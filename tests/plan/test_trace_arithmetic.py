@@ -1,0 +1,208 @@
+"""The fast arithmetic gives what slow, obvious simulations give, and what was counted by hand."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvbench.errors import Where
+from kvbench.plan.hierarchy import INCLUSIONS, hierarchy
+from kvbench.plan.ideal import ideal, reuse_time_s
+from kvbench.plan.lru import flat_stack_distance, lru_request_stream, ttl, usual_capacities
+from kvbench.plan.references import references
+from kvbench.plan.stack import NEVER, arrival_depths, count_greater, stack_distances
+from kvbench.workload.traces.trace import Columns, Record, Trace
+
+SIZE = 4
+
+
+def trace_of(*requests: tuple[float, int, list[int]]) -> Trace:
+    """Requests as (seconds, prompt tokens, ids)."""
+    columns = Columns(Path("t"))
+    for at, tokens, ids in requests:
+        columns.add(Record(at, tokens, 1, ids), Where(Path("t")))
+    return columns.trace("mooncake", 1.0, SIZE)
+
+
+HAND = [(0, "abc"), (10, "abd"), (30, "abc"), (31, "xyz"), (61, "ab"), (62, "abcq")]
+TINY = trace_of(*((float(at), len(path) * SIZE, [ord(block) for block in path]) for at, path in HAND))
+
+ids = st.lists(st.integers(0, 7), max_size=6)
+requests = st.lists(
+    st.tuples(st.integers(0, 50).map(float), ids, st.integers(0, SIZE - 1)), min_size=1, max_size=12
+)
+
+
+def made(rows: list[tuple[float, list[int], int]]) -> Trace:
+    """Any ids in any order, some twice in a request; the last block may be partial."""
+    return trace_of(*((at, max(0, len(path) * SIZE - less), path) for at, path, less in rows))
+
+
+def paths(trace: Trace, tail: str) -> list[list[tuple[int, bool]]]:
+    """Of each request the blocks that count, and whether each may hit."""
+    found = []
+    for index in range(len(trace)):
+        tokens = int(trace.input_tokens[index])
+        path = trace.ids(index).tolist()
+        whole = path if tail == "keep" else path[: tokens // SIZE]
+        most = len(whole) if tail != "vllm" else (tokens - 1) // SIZE
+        found.append([(block, place < most) for place, block in enumerate(whole)])
+    return found
+
+
+def test_counted_by_hand() -> None:
+    keep = ideal(TINY)["keep"]
+    assert (keep["hit_blocks"], keep["total_blocks"]) == (10, 18)
+    points = lru_request_stream(TINY, range(1, 7))["keep_all"]["points"]
+    assert [point["hit_blocks"] for point in points] == [3, 6, 6, 8, 9, 10]
+    assert reuse_time_s(references(TINY))["p50"] == 20.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.integers(0, 40), max_size=40),
+    queries=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 60)), max_size=20),
+)
+def test_counting_the_greater_ones(values: list[int], queries: list[tuple[int, int]]) -> None:
+    ends = [min(end, len(values)) for end, _ in queries]
+    thresholds = [threshold for _, threshold in queries]
+    found = count_greater(np.array(values, np.int64), np.array(ends, np.int64), np.array(thresholds, np.int64))
+    assert found.tolist() == [sum(v > t for v in values[:end]) for end, t in zip(ends, thresholds, strict=True)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(stream=st.lists(st.integers(0, 9), max_size=60))
+def test_stack_distances_are_distinct_others_since_the_last_touch(stream: list[int]) -> None:
+    slow = []
+    for place, block in enumerate(stream):
+        before = [p for p in range(place) if stream[p] == block]
+        slow.append(len(set(stream[before[-1] + 1 : place])) if before else NEVER)
+    assert stack_distances(np.array(stream, np.int64)).tolist() == slow
+
+
+@settings(max_examples=80, deadline=None)
+@given(rows=requests, capacity=st.integers(1, 10), tail=st.sampled_from(["keep", "vllm"]))
+def test_every_lru_hits_what_a_simulated_one_hits(rows: list, capacity: int, tail: str) -> None:
+    trace = made(rows)
+    cache: OrderedDict[int, None] = OrderedDict()
+    hits = 0
+    for path in paths(trace, tail):
+        for block, allowed in path:
+            if not allowed or block not in cache:
+                break
+            hits += 1
+        for block, _ in reversed(path):
+            cache[block] = None
+            cache.move_to_end(block)
+        while len(cache) > capacity:
+            cache.popitem(last=False)
+    name = "keep_all" if tail == "keep" else "vllm_all"
+    assert lru_request_stream(trace, [capacity])[name]["points"][0]["hit_blocks"] == hits
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=requests)
+def test_the_depth_on_arrival_is_the_place_in_the_stack_before_the_request(rows: list) -> None:
+    trace = made(rows)
+    refs = references(trace)
+    stack: list[int] = []
+    slow = []
+    for path in paths(trace, "keep"):
+        slow += [stack.index(block) if block in stack else NEVER for block, _ in path]
+        for block, _ in reversed(path):
+            if block in stack:
+                stack.remove(block)
+            stack.insert(0, block)
+    assert arrival_depths(refs).tolist() == slow
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=requests, limit=st.integers(0, 40), tail=st.sampled_from(["keep", "drop", "vllm"]))
+def test_a_ttl_serves_what_was_used_recently_enough(rows: list, limit: int, tail: str) -> None:
+    trace = made(rows)
+    used: dict[int, float] = {}
+    hits = total = 0
+    for index, path in enumerate(paths(trace, tail)):
+        now = float(trace.times_s[index])
+        total += len(path)
+        for block, allowed in path:
+            if not allowed or now - used.get(block, -1e9) > limit:
+                break
+            hits += 1
+        used |= {block: now for block, _ in path}
+    rate = ttl(references(trace, tail), [limit])[0]["block_hit_rate"]
+    assert rate == (hits / total if total else None)
+
+
+def simulated(trace: Trace, sizes: list[int], mode: str, tail: str) -> tuple[list[int], list[int]]:
+    """Hits and writes of every tier, one block at a time."""
+    tiers: list[list[int]] = [[] for _ in sizes]  # the most recent last
+    hits, writes = [0] * len(sizes), [0] * len(sizes)
+
+    def put(number: int, block: int) -> int | None:
+        """Put in or renew; returns the block that had to leave."""
+        tier = tiers[number]
+        writes[number] += block not in tier
+        if block in tier:
+            tier.remove(block)
+        tier.append(block)
+        return tier.pop(0) if len(tier) > sizes[number] else None
+
+    for path in paths(trace, tail):
+        by: list[int] = []
+        for block, allowed in path:
+            holding = next((number for number, tier in enumerate(tiers) if block in tier), None)
+            if not allowed or holding is None:
+                break
+            by.append(holding)
+            hits[holding] += 1
+        if mode == "exclusive":
+            for block, _ in reversed(path):
+                for tier in tiers[1:]:
+                    if block in tier:
+                        tier.remove(block)
+                victim: int | None = block
+                for number in range(len(sizes)):
+                    victim = put(number, victim)
+                    if victim is None:
+                        break
+        else:
+            for place in reversed(range(len(path))):
+                served = by[place] if place < len(by) else len(sizes)
+                lowest = len(sizes) - 1 if mode == "inclusive_touch_all" else min(served, len(sizes) - 1)
+                for number in range(lowest + 1):
+                    put(number, path[place][0])
+    return hits, writes
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    rows=requests,
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3),
+    mode=st.sampled_from(INCLUSIONS),
+    tail=st.sampled_from(["keep", "drop", "vllm"]),
+)
+def test_tiers_do_what_simulated_ones_do(rows: list, sizes: list[int], mode: str, tail: str) -> None:
+    trace = made(rows)
+    use = hierarchy(references(trace, tail), sizes, mode)
+    assert (list(use.hit_blocks), list(use.writes)) == simulated(trace, sizes, mode, tail)
+
+
+def test_flat_distances_and_capacities_of_a_trace() -> None:
+    flat = flat_stack_distance(references(TINY), [1, 2, 6])
+    assert [point["hits"] for point in flat["lru"]] == [0, 2, 10]
+    assert usual_capacities(8) == (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+@pytest.mark.parametrize("rows", [[(0.0, [], 0)], [(0.0, [1], 3), (1.0, [], 0)]])
+def test_requests_without_blocks_count_as_nothing(rows: list) -> None:
+    trace = made(rows)
+    for rule in ideal(trace).values():
+        assert rule["hit_blocks"] == 0
+        assert rule["requests_fully_hit"] == 0
+    assert reuse_time_s(references(trace)) == {"n": 0}
