@@ -1,0 +1,402 @@
+"""A round in virtual time: a schedule played against the emulated core as fast as the CPU goes.
+
+The tables are those of a recorded round (`kvbench.record.tables`), so judging and planning work on them unchanged.
+Seconds from the round's start, which is the end of priming. The client is perfect: it is never late.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import math
+from dataclasses import dataclass, replace
+
+from kvbench.engine.emulated.counters import canonical_series
+from kvbench.engine.emulated.fates import Fate, Fates
+from kvbench.engine.emulated.noise import seed_of
+from kvbench.engine.emulated.request import Request
+from kvbench.engine.emulated.scheduler import EmulatedCore
+from kvbench.engine.emulated.simulated import SimulatedRound
+from kvbench.engine.emulated.sizes import emulation_of, sizes_of
+from kvbench.engine.emulated.tables import Answer, MetricRows, host_table, request_table, token_table
+from kvbench.judge.evidence import EngineEvent, ScrapeSummary
+from kvbench.load.agenda import Agenda, Turn
+from kvbench.plan.reuse import expected_sources
+from kvbench.spec.emulation import Emulation, Injections
+from kvbench.spec.profile import Profile
+from kvbench.workload.blocks import RequestBlocks, block_paths
+from kvbench.workload.schedule import PlannedRequest, Schedule, Segment
+
+__all__ = ["FROZEN_AFTER_S", "SimulatedRound", "simulate"]
+
+LEAD_S = 0.05
+"""From the end of priming to time zero, as the load driver has it."""
+DRAIN_S = 30.0
+"""After the last phase, requests still under way get this long, as from the load driver."""
+FROZEN_AFTER_S = 60.0
+"""Without a token for this long a round is ended, as `kvbench.compare.watch` does."""
+NOTICED_S = 1.0
+"""A process that has died, or begun anew, is noticed at the next look."""
+SETTLE_S = 1.0
+"""From the last answer to the last scrape, as in a recorded round."""
+
+
+_paths = functools.lru_cache(maxsize=4)(block_paths)
+"""The arms of a pair play the same schedule."""
+_expected = functools.lru_cache(maxsize=16)(expected_sources)
+
+
+def simulate(
+    schedule: Schedule,
+    profile: Profile,
+    *,
+    label: str = "",
+    emulation: Emulation | None = None,
+    injections: Injections | None = None,
+    scrape_every_s: float = 1.0,
+) -> SimulatedRound:
+    """Play `schedule` against the emulated engine of `profile` from an empty start.
+
+    `label` names the launch: with the emulation's seed and the schedule's round it decides the noise. `emulation`
+    and `injections` take the place of the profile's own. The same arguments give the same tables.
+    """
+    chosen = emulation or emulation_of(profile)
+    injected = injections or profile.engine.inject or Injections()
+    played = _Play(schedule, profile, chosen, injected, seed_of(chosen.seed, schedule.round, label), scrape_every_s)
+    return played.play()
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A request on its way."""
+
+    turn: Turn
+    blocks: RequestBlocks
+    request: Request
+    fate: Fate
+    sent_s: float
+    over: bool = False
+
+
+class _Play:
+    """One round. The core's clock is the round's, moved by `_zero_s` so that priming has times from 0 on."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        profile: Profile,
+        emulation: Emulation,
+        injections: Injections,
+        seed: int,
+        scrape_every_s: float,
+    ) -> None:
+        self._schedule, self._profile, self._injections = schedule, profile, injections
+        asked = sizes_of(profile, emulation)
+        self._asked = asked
+        self._core = EmulatedCore(asked, emulation, injections, seed)
+        self._costs = emulation.costs
+        self._fates = Fates(injections)
+        paths = _paths(schedule, asked.block_tokens)
+        self._blocks = {blocks.request.id: blocks for blocks in paths.requests}
+        self._first_key: list[int] = []
+        total = 0
+        for count in paths.run_blocks:
+            self._first_key.append(total)
+            total += count
+        self._run_blocks = paths.run_blocks
+        self._agenda = Agenda(schedule)
+        self._follows = schedule.concurrency is not None or any(r.continues is not None for r in schedule.requests)
+        self._number = 0
+        self._zero_s = 0.0
+        self._sent: dict[int, _Sent] = {}
+        self._arriving: list[tuple[float, int, _Sent]] = []
+        self._deadlines: list[tuple[float, int, _Sent, bool]] = []
+        """(when, order, whose, whether its user leaves then as planned)."""
+        self._priming = True
+        self._answers: list[Answer] = []
+        self._away_until_s = -math.inf
+        self._gone = False
+        self._ends_s = math.inf
+        self._events: list[EngineEvent] = []
+        self._metrics = MetricRows(host=asked.host_bytes > 0, disk=asked.disk)
+        self._scrape_every_s = scrape_every_s
+        self._expected_scrapes = self._scrapes = 0
+
+    # -- the round --------------------------------------------------------------------------------------------
+
+    def play(self) -> SimulatedRound:
+        now_s = 0.0
+        self._scrape(now_s)
+        for request in self._schedule.prime:
+            now_s = self._prime(request, now_s)
+        self._zero_s = now_s + LEAD_S
+        self._priming = False
+        self._deadlines.clear()
+        for answer in self._answers:
+            answer.move(-self._zero_s)
+        self._run()
+        self._scrape(self._core_end_s())
+        for request in self._agenda.close():
+            self._answers.append(Answer.unsent(request))
+        return self._result()
+
+    def _prime(self, request: PlannedRequest, now_s: float) -> float:
+        """Send one request and wait for its end."""
+        if self._gone or self._frozen:
+            return now_s
+        sent = self._send(Turn(request, now_s, "previous turn", request.segments), now_s)
+        deadline_s = now_s + self._schedule.request_timeout_s
+        while not sent.over:
+            moment_s = min(self._arriving[0][0] if self._arriving else deadline_s, deadline_s)
+            self._core.advance(moment_s, stop_at_finish=True)
+            self._collect()
+            if sent.over:
+                break
+            if self._arriving and self._arriving[0][0] <= moment_s:
+                self._arrive(moment_s)
+            elif moment_s >= deadline_s:
+                self._fail(sent, "timeout: while priming", deadline_s)
+        answer = self._answers[-1]
+        return max(now_s, answer.ended_s)
+
+    @property
+    def _frozen(self) -> bool:
+        return self._core.next_s == math.inf and self._ends_s < math.inf
+
+    def _run(self) -> None:
+        """From time zero until everything is answered or given up. Times here are the core's."""
+        zero_s, agenda = self._zero_s, self._agenda
+        end_s = zero_s + self._schedule.duration_s
+        scrape_s = zero_s
+        while True:
+            due_s = math.inf if agenda.next_due_s is None else zero_s + agenda.next_due_s
+            while self._deadlines and self._deadlines[0][2].over:
+                heapq.heappop(self._deadlines)
+            moment_s = min(
+                due_s,
+                self._arriving[0][0] if self._arriving else math.inf,
+                self._deadlines[0][0] if self._deadlines else math.inf,
+                scrape_s,
+                self._ends_s,
+            )
+            if due_s == math.inf and not self._sent and not self._arriving and scrape_s > end_s:
+                return
+            self._core.advance(moment_s, stop_at_finish=self._follows)
+            if self._collect() and self._follows:
+                continue
+            if moment_s >= end_s + DRAIN_S or moment_s >= self._ends_s:
+                self._give_up(moment_s, ended_early=moment_s >= self._ends_s)
+                return
+            if moment_s == scrape_s:
+                self._expected_scrapes += 1
+                self._scrapes += self._scrape(moment_s)
+                scrape_s += self._scrape_every_s
+            self._send_due(moment_s)
+            self._arrive(moment_s)
+            while self._deadlines and self._deadlines[0][0] <= moment_s:
+                _, _, sent, leaves = heapq.heappop(self._deadlines)
+                if leaves and not sent.over:
+                    self._leave(sent, moment_s)
+                elif not sent.over:
+                    self._fail(sent, "timeout: no end within the time allowed", moment_s)
+
+    def _send_due(self, now_s: float) -> None:
+        while (due_s := self._agenda.next_due_s) is not None and self._zero_s + due_s <= now_s:
+            turn = self._agenda.take_due(due_s)
+            if turn is None:
+                return
+            self._due(turn)
+
+    def _due(self, turn: Turn) -> None:
+        if self._schedule.concurrency is not None:
+            phase = self._schedule.phase_at(turn.intended_s)
+            turn.request = replace(turn.request, phase=phase.name, measured=phase.measured)
+        self._send(turn, self._zero_s + turn.intended_s)
+
+    def _send(self, turn: Turn, now_s: float) -> _Sent:
+        planned = turn.request
+        blocks = self._blocks[planned.id]
+        fate = self._fates.of(self._number, blocks.prompt_tokens, planned.output_tokens)
+        self._number += 1
+        keys: list[int] = []
+        for run in blocks.sequence:
+            first = self._first_key[run]
+            keys.extend(range(first, first + self._run_blocks[run]))
+        output_tokens = min(fate.output_tokens, planned.returned_tokens)
+        request = Request(planned.id, blocks.prompt_tokens, output_tokens, keys)
+        sent = _Sent(turn, blocks, request, fate, now_s)
+        self._sent[planned.id] = sent
+        heapq.heappush(self._arriving, (now_s + self._costs.request, self._number, sent))
+        heapq.heappush(self._deadlines, (now_s + self._schedule.request_timeout_s, self._number, sent, False))
+        if planned.abort_after_s is not None:
+            heapq.heappush(self._deadlines, (now_s + planned.abort_after_s, self._number, sent, True))
+        return sent
+
+    def _arrive(self, now_s: float) -> None:
+        """Requests that reach the scheduler; what strikes the engine then comes first."""
+        while self._arriving and self._arriving[0][0] <= now_s:
+            at_s, number, sent = heapq.heappop(self._arriving)
+            if sent.over:
+                continue
+            self._strike(number - 1, at_s)
+            if sent.over:
+                continue
+            if self._gone or at_s < self._away_until_s:
+                self._fail(sent, "refused: nobody listens", at_s)
+            elif sent.fate.error:
+                self._fail(sent, "http_status: 500: injected", at_s, http_status=500)
+            else:
+                self._core.submit(sent.request, at_s)
+
+    def _strike(self, number: int, now_s: float) -> None:
+        for event in self._fates.strikes(number):
+            match event:
+                case "counter_reset":
+                    self._core.reset_counters()
+                case "restart":
+                    self._restart(now_s)
+                case "death":
+                    self._die(now_s)
+                case "freeze":
+                    self._core.freeze()
+                    ends_s = now_s + FROZEN_AFTER_S
+                    detail = f"requests under way and no token for {FROZEN_AFTER_S:.0f} s"
+                    self._end_at(ends_s, EngineEvent("frozen", ends_s, detail))
+
+    def _restart(self, now_s: float) -> None:
+        for request in self._core.restart():
+            self._fail(self._sent[request.id], "stream_broken: the connection was closed", now_s)
+        down_s = self._injections.restart.down if self._injections.restart is not None else 0.0
+        self._away_until_s = now_s + down_s
+        self._end_at(self._away_until_s + NOTICED_S, EngineEvent("restarted", now_s, "its counters began anew"))
+
+    def _die(self, now_s: float) -> None:
+        self._gone = True
+        self._core.freeze()
+        for sent in list(self._sent.values()):
+            self._fail(sent, "stream_broken: the connection was closed", now_s)
+        self._end_at(now_s + NOTICED_S, EngineEvent("died", now_s, "the engine is gone"))
+
+    def _end_at(self, ends_s: float, event: EngineEvent) -> None:
+        self._ends_s = ends_s
+        self._events.append(event)
+
+    def _give_up(self, now_s: float, *, ended_early: bool) -> None:
+        why = "stopped: the round was ended early" if ended_early else "timeout: still under way after the round"
+        for sent in list(self._sent.values()):
+            self._fail(sent, why, now_s)
+
+    # -- answers ----------------------------------------------------------------------------------------------
+
+    def _collect(self) -> bool:
+        """Take in what the core has finished; True when there was anything."""
+        finished = self._core.take_finished()
+        for request in finished:
+            sent = self._sent.get(request.id)
+            if sent is not None and sent.request is request:
+                self._answered(sent)
+        return bool(finished)
+
+    def _answered(self, sent: _Sent) -> None:
+        answer = Answer.of(
+            sent.turn,
+            sent.request,
+            sent.fate,
+            sent_s=sent.sent_s,
+            zero_s=self._zero_s,
+            corrupt=self._fates.corrupts(sent.request.promoted_tokens),
+        )
+        self._settle(sent, answer)
+
+    def _leave(self, sent: _Sent, now_s: float) -> None:
+        """Its user has had enough, as planned."""
+        self._core.abort(sent.request, now_s)
+        self._settle(
+            sent, Answer.left(sent.turn, sent.request, sent_s=sent.sent_s, ended_s=now_s, zero_s=self._zero_s)
+        )
+
+    def _fail(self, sent: _Sent, error: str, now_s: float, http_status: int | None = None) -> None:
+        self._core.abort(sent.request, now_s)
+        answer = Answer.failed(
+            sent.turn,
+            sent.request,
+            error,
+            sent_s=sent.sent_s,
+            ended_s=now_s,
+            zero_s=self._zero_s,
+            http_status=http_status,
+        )
+        answer.prompt_tokens = sent.blocks.prompt_tokens
+        self._settle(sent, answer)
+
+    def _settle(self, sent: _Sent, answer: Answer) -> None:
+        sent.over = True
+        del self._sent[sent.turn.request.id]
+        self._answers.append(answer)
+        if self._priming:
+            return
+        planned = sent.turn.request
+        output = None if answer.error else Segment(-1 - planned.id, planned.returned_tokens)
+        for lost, due_s in self._agenda.over(sent.turn, answer.ended_s, output):
+            self._answers.append(Answer.lost(lost, due_s))
+
+    # -- metrics ----------------------------------------------------------------------------------------------
+
+    def _core_end_s(self) -> float:
+        """A moment after the last answer and the copies that follow it."""
+        ended_s = max((a.ended_s for a in self._answers if not math.isnan(a.ended_s)), default=0.0)
+        end_s = self._zero_s + ended_s + SETTLE_S
+        self._core.advance(end_s)
+        return end_s
+
+    def _scrape(self, now_s: float) -> bool:
+        """One set of samples; False when /metrics would not have answered."""
+        missing = self._injections.missing_metrics
+        if self._gone or now_s < self._away_until_s or (missing is not None and self._number >= missing.after):
+            return False
+        counters = self._core.read_gauges()
+        series = canonical_series(counters, host=self._asked.host_bytes > 0, disk=self._asked.disk)
+        self._metrics.add(now_s, series)
+        return True
+
+    def _result(self) -> SimulatedRound:
+        sizes, injected = self._asked, self._injections
+        missing = injected.missing_metrics
+        missed = self._expected_scrapes - self._scrapes
+        vanished = missing is not None and missing.after > 0 and missed > 0
+        supported = missing is None or missing.after > 0
+        sources = _expected(
+            self._schedule,
+            block_tokens=sizes.block_tokens,
+            device_blocks=sizes.device_blocks,
+            host_blocks=sizes.host_chunks * sizes.blocks_per_chunk,
+            disk=sizes.disk,
+        )
+        events = tuple(EngineEvent(e.kind, e.t_s - self._zero_s, e.detail) for e in self._events)
+        stated = sizes.device_blocks - 1
+        differing = (f"the number of device blocks is {stated}, not {sizes.device_blocks} as asked",)
+        return SimulatedRound(
+            requests=request_table(self._answers, round_=self._schedule.round, arm=self._profile.name),
+            tokens=token_table(self._answers),
+            metrics=self._metrics.table(self._zero_s),
+            host=host_table(self._schedule.duration_s),
+            events=events,
+            scrapes=ScrapeSummary(
+                expected=self._expected_scrapes,
+                succeeded=self._scrapes,
+                longest_gap_ours_s=0.0,
+                engine_stalled=0 if vanished or not supported else missed,
+                supported=supported,
+                vanished=vanished,
+            ),
+            capacities={
+                "block_tokens": float(sizes.block_tokens),
+                "device_blocks": float(sizes.device_blocks),
+                "host_bytes": float(sizes.host_bytes),
+                "max_model_len": float(sizes.max_model_len),
+                "kv_bytes_per_token": sizes.block_bytes / sizes.block_tokens,
+            },
+            expected_sources={source: float(tokens) for source, tokens in sources.items()},
+            config_differences=differing if injected.other_configuration else (),
+            residue=("prompt_tokens is 1 before the first request",) if injected.residue else (),
+        )
