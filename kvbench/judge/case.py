@@ -13,7 +13,6 @@ from functools import cached_property
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.latency import RoundLatencies
 from kvbench.judge.phases import measured_start
-from kvbench.judge.sources import Counters
 from kvbench.judge.tiers import Tier, newest_tier
 from kvbench.judge.units import Units, independent_units
 from kvbench.judge.verdict import Kind, RuleResult
@@ -39,13 +38,9 @@ class JudgedRound:
         return RoundLatencies(self.recorded, self.workload.request_timeout)
 
     @cached_property
-    def counters(self) -> Counters:
-        return Counters(self.recorded.metrics)
-
-    @cached_property
     def sources(self) -> dict[str, float | None]:
         """Prompt tokens by source in the measured part."""
-        return self.counters.by_source(measured_start(self.workload))
+        return self.recorded.counters.by_source(measured_start(self.workload))
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import pandas as pd
 
+from kvbench.judge.series import Series, series_by
+from kvbench.judge.sources import Counters
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
@@ -67,6 +70,18 @@ class ArmRound:
     """Engine facts by name, for reports: device_blocks, block_tokens, host_bytes, ..."""
     load: dict[str, float] = field(default_factory=dict)
     """The client's own figures: `timestamp_error_p99_s`, `loop_stall_max_s`, ... where measured."""
+    load_faults: tuple[str, ...] = ()
+    """What happened to a worker of ours, so that not all rows are here; such a round is not complete."""
+
+    @cached_property
+    def counters(self) -> Counters:
+        """The engine's counters, read once from `metrics`."""
+        return Counters(self.metrics)
+
+    @cached_property
+    def host_samples(self) -> dict[str, Series]:
+        """Figures of the host by name, read once from `host`."""
+        return {name: series for (name,), series in series_by(self.host, "name")}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ class FindingKind(StrEnum):
     RESET = "counter-reset"
     INCOMPLETE = "round-incomplete"
     RESIDUE = "residue"
+    WORKER = "worker-lost"
     CONTENTION = "host-contention"
+    SWAP = "host-swap"
     CLIENT_LATE = "client-late"
     SCHEDULE = "schedule-not-kept"
     OFFERED_LOAD = "offered-load-differs"
@@ -34,10 +36,12 @@ class FindingKind(StrEnum):
 
 PASSES = frozenset(
     {
+        FindingKind.WORKER,
         FindingKind.CLIENT_LATE,
         FindingKind.SCHEDULE,
         FindingKind.SCRAPE_GAP,
         FindingKind.CONTENTION,
+        FindingKind.SWAP,
         FindingKind.CLOCK,
     }
 )
@@ -65,6 +69,7 @@ _WORDS = {
         "every tier was empty before each round",
         "a tier was not empty before the round, so an earlier one may have warmed it: {what}",
     ),
+    FindingKind.WORKER: ("every worker played its share and delivered its rows", "{what}"),
     FindingKind.CLIENT_LATE: (
         "the client kept to its times",
         "the client sent late, p99 {what}; the host is too busy or the load too high for one client",
@@ -91,6 +96,10 @@ _WORDS = {
     FindingKind.CONTENTION: (
         "nothing else used the host",
         "something else used the host: {what}; stop it, or run where nothing else does",
+    ),
+    FindingKind.SWAP: (
+        "the host did not swap",
+        "the host swapped: {what}; tiers and engines must fit into memory beside everything else",
     ),
     FindingKind.CLOCK: ("clocks ran evenly", "a clock jumped: {what}"),
 }

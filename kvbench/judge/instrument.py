@@ -8,20 +8,51 @@ import numpy as np
 
 from kvbench.judge.case import Case
 from kvbench.judge.evidence import ArmRound, Comparison
-from kvbench.judge.latency import numbers
+from kvbench.judge.latency import Floats, numbers
 from kvbench.judge.phases import within_measured
 from kvbench.judge.verdict import Instrument
 from kvbench.spec.workload import Workload
 
-__all__ = ["contention_cores", "instrument", "scrape_coverage", "send_lag_p99"]
+__all__ = ["contention_cores", "followed", "instrument", "scrape_coverage", "send_lag_p99"]
+
+_OF_THE_DRIVER = (
+    "merged_events_share",
+    "read_lag_p99_s",
+    "loop_stall_max_s",
+    "gc_pause_max_s",
+    "client_cpu_cores",
+    "host_steal_cores",
+    "calibrated_capacity_events_per_s",
+    "calibrated_timestamp_error_p99_s",
+    "calibrated_send_lag_p99_s",
+)
+"""Figures of the load driver that have the same name in a verdict."""
 
 
 def send_lag_p99(recorded: ArmRound) -> float | None:
     """p99 of actual minus intended send time of measured requests, in seconds; None when none was sent."""
+    return _p99(_lags(recorded))
+
+
+def followed(recorded: ArmRound) -> tuple[int, float | None]:
+    """Measured requests that were sent after an answer they had to wait for (later turns, side branches, closed
+    loops), and the p99 of their send lag: it counts from that answer's end plus think time, since to wait is not to
+    be late.
+    """
+    lags = _lags(recorded, "previous turn")
+    return len(lags), _p99(lags)
+
+
+def _lags(recorded: ArmRound, basis: str | None = None) -> Floats:
     table = recorded.requests
-    measured = (table["measured"] == True).to_numpy(dtype=bool)  # noqa: E712 - null is not measured
-    lags = (numbers(table, "sent_s") - numbers(table, "intended_s"))[measured]
-    lags = lags[~np.isnan(lags)]
+    chosen = (table["measured"] == True).to_numpy(dtype=bool)  # noqa: E712 - null is not measured
+    if basis is not None:
+        chosen = chosen & (table["intended_basis"] == basis).to_numpy(dtype=bool)
+    lags = (numbers(table, "sent_s") - numbers(table, "intended_s"))[chosen]
+    return lags[~np.isnan(lags)]
+
+
+def _p99(lags: Floats) -> float | None:
     return float(np.quantile(lags, 0.99)) if len(lags) else None
 
 
@@ -38,33 +69,44 @@ def contention_cores(recorded: ArmRound, workload: Workload) -> float | None:
     """Mean steal plus CPU used outside kvbench and the engines over the measured part, in cores.
 
     None: not recorded."""
-    table = recorded.host
-    inside = within_measured(table["t_s"].to_numpy(dtype=np.float64), workload)
-    parts = []
-    for name in ("steal_cores", "cpu_foreign_cores"):
-        values = table["value"].to_numpy(dtype=np.float64)[inside & (table["name"] == name).to_numpy(dtype=bool)]
-        values = values[~np.isnan(values)]
-        if not len(values):
-            return None
-        parts.append(float(values.mean()))
-    return sum(parts)
+    parts = [host_values(recorded, name, workload) for name in ("steal_cores", "cpu_foreign_cores")]
+    return sum(float(values.mean()) for values in parts) if all(len(values) for values in parts) else None
+
+
+def swap_growth(recorded: ArmRound, workload: Workload) -> float | None:
+    """Bytes that the swap in use grew by over the measured part, at its largest. None: not recorded."""
+    values = host_values(recorded, "swap_used_bytes", workload)
+    return float(values.max() - values[0]) if len(values) else None
+
+
+def host_values(recorded: ArmRound, name: str, workload: Workload) -> Floats:
+    """Samples of one figure of the host in the measured part, in order of time."""
+    if name not in recorded.host_samples:
+        return np.empty(0)
+    times, values = recorded.host_samples[name]
+    return values[within_measured(times, workload)]
 
 
 def instrument(comparison: Comparison, case: Case) -> Instrument:
-    """The worst round's figure each; the share of multi-token events is the mean over rounds."""
+    """The worst round's figure each; the share of multi-token events is the mean over rounds, counts are sums."""
     rounds = [side for pair in comparison.pairs for side in (pair.baseline, pair.candidate)]
     shares = [
         side.latencies.multi_token_event_share for pair in case.pairs for side in (pair.baseline, pair.candidate)
     ]
     known = [share for share in shares if not np.isnan(share)]
+    after_an_answer = [followed(side) for side in rounds]
     return Instrument(
+        followed_requests=sum(count for count, _ in after_an_answer),
+        followed_send_lag_p99_s=_largest(lag for _, lag in after_an_answer),
         send_lag_p99_s=_largest(send_lag_p99(side) for side in rounds),
         timestamp_error_p99_s=_largest(side.load.get("timestamp_error_p99_s") for side in rounds),
         scrape_coverage=min(
             (coverage for side in rounds if (coverage := scrape_coverage(side)) is not None), default=None
         ),
         multi_token_event_share=float(np.mean(known)) if known else None,
-    )
+        workers=_largest(side.load.get("workers") for side in rounds),
+        worker_clock_error_s=_largest(side.load.get("worker_clock_error_max_s") for side in rounds),
+    ).model_copy(update={name: _largest(side.load.get(name) for side in rounds) for name in _OF_THE_DRIVER})
 
 
 def _largest(values: Iterable[float | None]) -> float | None:

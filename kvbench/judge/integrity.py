@@ -1,6 +1,6 @@
 """Identities that a sound round satisfies: token sources add up, and nothing happens before its cause.
 
-They cover completed requests only; where a request failed, what the engine counted for it is not known.
+Where a request failed, what the engine counted for it is not known; one whose user left is counted by both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from kvbench.judge import wording
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.latency import numbers
-from kvbench.judge.sources import BY_SOURCE, Counters
+from kvbench.judge.sources import BY_SOURCE
 
 __all__ = ["clock_faults", "source_faults"]
 
@@ -21,9 +21,9 @@ CLOCK_TOLERANCE_S = 1e-3
 """Times of one request come from one clock; kernel and user-space stamps agree within this."""
 
 
-def source_faults(recorded: ArmRound, counters: Counters) -> list[str]:
+def source_faults(recorded: ArmRound) -> list[str]:
     """Where tokens by source do not add up, from the first scrape to the last, when no request failed."""
-    table = recorded.requests
+    table, counters = recorded.requests, recorded.counters
     span = counters.span(BY_SOURCE)
     if span is None or not len(table) or (table["status"] == "error").any():
         return []
@@ -35,12 +35,12 @@ def source_faults(recorded: ArmRound, counters: Counters) -> list[str]:
     total, together = counters.increase("prompt_tokens"), counters.increase(BY_SOURCE)
     if total is not None and together is not None and _apart(together, total):
         faults.append(f"sources together {together:,.0f} tokens, prompts {total:,.0f}")
-    completed = (table["status"] == "ok").to_numpy(dtype=bool)
+    answered = table["status"].isin(["ok", "aborted"]).to_numpy(dtype=bool)
     for name, counter, column in (
         ("prompt tokens", total, "prompt_tokens_engine"),
         ("cached tokens", counters.increase("cached_tokens"), "cached_tokens"),
     ):
-        told = numbers(table, column)[completed]
+        told = numbers(table, column)[answered]
         if counter is not None and len(told) and not np.isnan(told).any() and _apart(counter, float(told.sum())):
             faults.append(f"{name}: the counter says {counter:,.0f}, the answers say {told.sum():,.0f}")
     return faults

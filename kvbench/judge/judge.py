@@ -21,6 +21,7 @@ from kvbench.judge.instrument import instrument
 from kvbench.judge.sources import SOURCES, add_sources
 from kvbench.judge.validity import Checked, check_validity
 from kvbench.judge.verdict import Action, CandidateVerdict, Outcome, RoundCount, Verdict
+from kvbench.judge.who_pays import who_pays
 from kvbench.spec.rules import Rules
 
 __all__ = ["combine", "decided", "judge"]
@@ -85,6 +86,7 @@ def judge(comparison: Comparison) -> CandidateVerdict:
         ),
         instrument=instrument(comparison, case),
         latency=latency_rows(case),
+        who_pays=who_pays(case),
     )
 
 
@@ -179,8 +181,10 @@ def _needed_words(needed: tuple[int, int] | None, case: Case) -> list[str]:
         return []
     least, most = needed
     done = len(case.pairs)
-    more = f"{least - done}" if least == most else f"{least - done} to {most - done}"
-    return [f"at the noise seen so far about {more} more rounds would settle it, after {done}"]
+    more = wording.count(most - done, "more round")
+    if least < most:
+        more = f"{least - done:,} to {more}"
+    return [f"at the noise seen so far about {more} would settle it, after {done}"]
 
 
 def _caveats(case: Case, conclusion: _Conclusion) -> list[str]:
@@ -189,7 +193,7 @@ def _caveats(case: Case, conclusion: _Conclusion) -> list[str]:
     if case.comparison.attached and conclusion.outcome is not Outcome.INVALID:
         caveats.append("the servers were already running: all intervals are conditional on their one launch")
     if case.units.kind == "launch":
-        units = wording.count(len(case.units.groups), "launch").replace("launchs", "launches")
+        units = wording.count(len(case.units.groups), "launch", "launches")
         caveats.append(f"rounds that share an engine launch count as one: {units} of evidence")
     return caveats
 

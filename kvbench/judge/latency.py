@@ -1,7 +1,8 @@
 """Latencies of one arm in one round, from its tables: measured requests only, seconds, nothing trimmed.
 
 A failed request counts at the request time-out in every latency that it would have had. What was never due
-(`unsent`) is no request. The decision is made on one quantile a round; requests are never treated as independent.
+(`unsent`) is no request; one whose user left as planned (`aborted`) has at most a TTFT. The decision is made on one
+quantile a round; requests are never treated as independent.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class RoundLatencies:
         self._kept: Bools = (table["measured"] == True).to_numpy(dtype=bool) & ~(  # noqa: E712 - null is not measured
             status == "unsent"
         ).to_numpy(dtype=bool)
-        self.failed: Bools = ~(status == "ok").to_numpy(dtype=bool)[self._kept]
+        self.completed: Bools = (status == "ok").to_numpy(dtype=bool)[self._kept]
+        self.left: Bools = (status == "aborted").to_numpy(dtype=bool)[self._kept]
+        self.failed: Bools = ~(self.completed | self.left)
         self.ids = self.column("id").astype(np.int64)
         codes, names = pd.factorize(table["class"])
         self._class_codes = codes[self._kept]
@@ -139,7 +142,9 @@ class RoundLatencies:
         has_one = self._asked > 1 if metric in ("itl", "tpot") else np.ones(len(self), dtype=bool)
         if metric in ("ttft", "ttft_service", "e2e"):
             # An answer without a token is no answer: it counts like a failure.
-            values = np.where(np.isnan(values), self.timeout_s, values)
+            values = np.where(np.isnan(values) & self.completed, self.timeout_s, values)
+        if metric not in ("ttft", "ttft_service"):
+            has_one &= ~self.left
         return np.where(self.failed & has_one, self.timeout_s, np.where(has_one, values, np.nan))
 
     def _completed(self, metric: str) -> Floats:
@@ -168,7 +173,7 @@ class RoundLatencies:
         tokens = self._recorded.tokens
         ids = tokens["id"].to_numpy(dtype=np.int64)
         owners = _positions(self.ids, ids)
-        owners[owners >= 0] = np.where(self.failed[owners[owners >= 0]], -1, owners[owners >= 0])
+        owners[owners >= 0] = np.where(self.completed[owners[owners >= 0]], owners[owners >= 0], -1)
         kept = owners >= 0
         owners, times = owners[kept], tokens["t_s"].to_numpy(dtype=np.float64)[kept]
         index = tokens["index"].to_numpy()[kept]
@@ -220,7 +225,7 @@ class RoundLatencies:
             return float("nan")
         opens = np.ones(len(times), dtype=bool)
         opens[1:] = (owners[1:] != owners[:-1]) | (times[1:] != times[:-1])
-        several = self.column("multi_token_events")[~self.failed]
+        several = self.column("multi_token_events")[self.completed]
         return float(np.nansum(several) / opens.sum())
 
 

@@ -23,7 +23,7 @@ def good_requests(round_: RoundLatencies, workload: Workload, class_: str) -> in
 
     The ITL target is met when every gap of the request meets it; a class without targets asks for completion.
     """
-    good: npt.NDArray[np.bool_] = round_.of_class(class_) & ~round_.failed
+    good: npt.NDArray[np.bool_] = round_.of_class(class_) & round_.completed
     for name in round_.classes:
         spec = workload.classes.get(name)
         if spec is None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvbench.judge.case import JudgedRound
+from kvbench.judge.instrument import host_values
 from kvbench.judge.latency import CARRIES_BEYOND, carries
 from kvbench.judge.phases import measured_seconds, measured_start, within_measured
 from kvbench.judge.rates import good_requests, tokens_in_time
@@ -122,9 +123,9 @@ def _recorded(name: str, round_: JudgedRound) -> Reading | Missing:
     if metric.kind == "gauge":
         return _gauge(name, round_) or absent
     if metric.kind == "counter":
-        increase = round_.counters.increase(name, start_s)
+        increase = round_.recorded.counters.increase(name, start_s)
         return absent if increase is None else Reading(increase, 0.0 if metric.unit == "s" else 1.0)
-    total, events = (round_.counters.increase(name + part, start_s) for part in ("_sum", "_count"))
+    total, events = (round_.recorded.counters.increase(name + part, start_s) for part in ("_sum", "_count"))
     return absent if total is None or not events else Reading(total / events)
 
 
@@ -137,9 +138,7 @@ def _gauge(name: str, round_: JudgedRound) -> Reading | None:
 
 
 def _host_memory(round_: JudgedRound) -> Reading | Missing:
-    rows = round_.recorded.host
-    rows = rows[rows["name"] == "engine_memory_bytes"]
-    rows = rows[within_measured(rows["t_s"].to_numpy(dtype=np.float64), round_.workload)]
-    if rows.empty:
+    values = host_values(round_.recorded, "engine_memory_bytes", round_.workload)
+    if not len(values):
         return Missing(f"was not recorded for {round_.recorded.arm} in round {round_.index}")
-    return Reading(float(rows["value"].max()))
+    return Reading(float(values.max()))

@@ -57,8 +57,8 @@ def _error_rate(rule: Rule, limit: float, n: int, rules: Rules) -> Iterator[str]
     total = n * rules.rounds.max
     if total < needed:
         place = "" if rule.class_ == "all" else f" of class {rule.class_}"
-        rounds = wording.count(rules.rounds.max, "round")
+        rounds = f"{wording.count(rules.rounds.max, 'round')} {'has' if rules.rounds.max == 1 else 'have'}"
         yield (
             f"{rule.id} needs {needed:,} requests{place} over all rounds to prove at most {wording.share(limit)}, "
-            f"{rounds} have {total:,}; use a higher limit, longer phases or more rounds"
+            f"{rounds} {total:,}; use a higher limit, longer phases or more rounds"
         )

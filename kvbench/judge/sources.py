@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from kvbench.judge.series import Series, series_by
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 
 __all__ = ["BY_SOURCE", "COUNTERS", "SOURCES", "Counters", "add_sources"]
@@ -28,24 +28,14 @@ COUNTERS = tuple(
 )
 """Canonical series that only grow for as long as the process lives."""
 
-Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
-"""Times and values of one label set, in order of time."""
-
 
 class Counters:
     """The counters of one round, read once from its table of metrics."""
 
     def __init__(self, metrics: pd.DataFrame) -> None:
         self._series: dict[str, list[tuple[dict[str, str], Series]]] = {name: [] for name in COUNTERS}
-        rows = metrics[metrics["name"].isin(COUNTERS) & metrics["value"].notna()]
-        if rows.empty:
-            return
-        times, values = rows["t_s"].to_numpy(dtype=np.float64), rows["value"].to_numpy(dtype=np.float64)
-        sets, keys = pd.factorize(pd.MultiIndex.from_frame(rows[["name", "labels"]]))
-        order = np.lexsort((times, sets))
-        parts = np.split(order, np.flatnonzero(np.diff(sets[order])) + 1)
-        for (name, labels), part in zip(keys, parts, strict=True):
-            self._series[name].append((json.loads(labels), (times[part], values[part])))
+        for (name, labels), series in series_by(metrics[metrics["name"].isin(COUNTERS)], "name", "labels"):
+            self._series[name].append((json.loads(labels), series))
 
     def span(self, name: str) -> tuple[float, float] | None:
         """Times of the first and the last scrape that show a counter."""

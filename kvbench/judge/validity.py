@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from kvbench.judge import wording
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.findings import Finding, FindingKind, clean
-from kvbench.judge.instrument import contention_cores, scrape_coverage, send_lag_p99
+from kvbench.judge.instrument import contention_cores, scrape_coverage, send_lag_p99, swap_growth
 from kvbench.judge.integrity import clock_faults, source_faults
 from kvbench.judge.lengths import lengths
 from kvbench.judge.offered import load_differences, never_sent, prompt_differences
-from kvbench.judge.sources import Counters
 from kvbench.judge.verdict import RuleResult
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
@@ -24,6 +23,8 @@ from kvbench.spec.workload import Workload
 __all__ = ["Checked", "check_validity", "spoiled"]
 
 BASELINE_EVENTS = {"died": FindingKind.DIED, "frozen": FindingKind.FROZEN, "restarted": FindingKind.RESTARTED}
+SWAP_GROWTH_BYTES = 64 * 2**20
+"""A kernel moves a few idle pages out at any time; more than that takes memory that the round touches."""
 
 
 @dataclass(frozen=True)
@@ -132,19 +133,21 @@ def _round_findings(recorded: ArmRound, rules: Rules, workload: Workload) -> lis
         findings.append(found(FindingKind.VANISHED, ""))
     if recorded.config_differences or recorded.events:
         return findings
-    counters = Counters(recorded.metrics)
+    if recorded.load_faults:  # rows are missing, so nothing can be said of those that are there
+        return findings + [found(FindingKind.WORKER, what) for what in recorded.load_faults]
     if not recorded.complete:
         findings.append(found(FindingKind.INCOMPLETE, "it was not played to its end"))
     elif not len(recorded.requests):
         findings.append(found(FindingKind.INCOMPLETE, "it has no requests"))
-    findings += [found(FindingKind.RESET, name, wording.value(at, "s")) for name, at in counters.resets()]
+    findings += [found(FindingKind.RESET, name, wording.value(at, "s")) for name, at in recorded.counters.resets()]
     checks: tuple[tuple[FindingKind, Callable[[], Sequence[str]]], ...] = (
         (FindingKind.CLIENT_LATE, lambda: _client_late(recorded, rules)),
         (FindingKind.SCHEDULE, lambda: never_sent(recorded, workload)),
         (FindingKind.PROMPT_TOKENS, lambda: prompt_differences(recorded, rules.validity.token_mismatch)),
-        (FindingKind.SOURCES, lambda: source_faults(recorded, counters)),
+        (FindingKind.SOURCES, lambda: source_faults(recorded)),
         (FindingKind.SCRAPE_GAP, lambda: _scrape_gap(recorded, rules)),
         (FindingKind.CONTENTION, lambda: _contention(recorded, rules, workload)),
+        (FindingKind.SWAP, lambda: _swap(recorded, workload)),
         (FindingKind.CLOCK, lambda: clock_faults(recorded)),
     )
     return findings + [found(kind, what) for kind, check in checks for what in check()]
@@ -178,6 +181,13 @@ def _contention(recorded: ArmRound, rules: Rules, workload: Workload) -> list[st
     return [f"{wording.value(cores, 'cores')} stolen or used by other processes, {budget:g} allowed"]
 
 
+def _swap(recorded: ArmRound, workload: Workload) -> list[str]:
+    grown = swap_growth(recorded, workload)
+    if grown is None or grown <= SWAP_GROWTH_BYTES:
+        return []
+    return [f"{wording.value(grown, 'bytes')} more in use than at the start of the measured part"]
+
+
 def _length_findings(pair: RoundPair, rules: Rules) -> list[Finding]:
     """Answers too long in either arm or too short in the baseline; the candidate's short ones are instability."""
     tolerated = rules.validity.token_mismatch
@@ -207,6 +217,8 @@ def _unknown(comparison: Comparison) -> dict[FindingKind, str]:
         unknown |= dict.fromkeys((FindingKind.SCRAPE_GAP, FindingKind.RESET, FindingKind.SOURCES), text)
     if any(contention_cores(side, comparison.workload) is None for side in rounds):
         unknown[FindingKind.CONTENTION] = "what else used the host was not recorded in every round"
+    if any(swap_growth(side, comparison.workload) is None for side in rounds):
+        unknown[FindingKind.SWAP] = "the swap in use was not recorded in every round"
     if any(side.requests["prompt_tokens_engine"].isna().all() for side in rounds if len(side.requests)):
         unknown[FindingKind.PROMPT_TOKENS] = "an engine does not tell how many prompt tokens it counted"
     if not rounds:

@@ -10,6 +10,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 __all__ = [
     "Action",
     "CandidateVerdict",
+    "ClassChange",
     "Instrument",
     "Kind",
     "Outcome",
@@ -75,6 +76,19 @@ class RuleResult(JudgeModel):
     text: str
 
 
+class ClassChange(JudgeModel):
+    """What the candidate means for one class at one quantile of a latency: ratios to the baseline, seconds."""
+
+    class_: str = Field(validation_alias=AliasChoices("class", "class_"), serialization_alias="class")
+    metric: str
+    quantile: float
+    baseline: float
+    candidate: float
+    effect: float
+    ci: tuple[float, float] | None
+    change: Literal["gained", "lost", "unclear"]
+
+
 class RoundCount(JudgeModel):
     """Pairs of rounds. `needed`: how many in all would settle what is open, fewest and most."""
 
@@ -91,6 +105,25 @@ class Instrument(JudgeModel):
     timestamp_error_p99_s: float | None = None
     scrape_coverage: float | None = None
     multi_token_event_share: float | None = None
+    merged_events_share: float | None = None
+    """Events that were read together with the next one and so lost their own kernel time."""
+    read_lag_p99_s: float | None = None
+    """What times would be off without the kernel's."""
+    loop_stall_max_s: float | None = None
+    gc_pause_max_s: float | None = None
+    client_cpu_cores: float | None = None
+    host_steal_cores: float | None = None
+    calibrated_capacity_events_per_s: float | None = None
+    """Of one worker on this host, from the calibration before the run; so are the next two."""
+    calibrated_timestamp_error_p99_s: float | None = None
+    calibrated_send_lag_p99_s: float | None = None
+    followed_requests: int = 0
+    """Requests that had to wait for an answer; their lag counts from its end plus think time."""
+    followed_send_lag_p99_s: float | None = None
+    workers: float | None = None
+    """Processes that played the load, where there were several."""
+    worker_clock_error_s: float | None = None
+    """How far the start of a worker on another machine may have been from the common one; 0 on one machine."""
 
 
 class CandidateVerdict(JudgeModel):
@@ -110,6 +143,8 @@ class CandidateVerdict(JudgeModel):
     instrument: Instrument
     latency: list[dict[str, float | str | int | None]] = Field(default_factory=list)
     """Rows arm × class × metric: count, p50, p90, p99 pooled over rounds (description, not decision)."""
+    who_pays: list[ClassChange] = Field(default_factory=list)
+    """Per class, who gained, who lost, by how much (description, not decision)."""
 
 
 class Verdict(CandidateVerdict):

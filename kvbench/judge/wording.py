@@ -63,9 +63,9 @@ _SHOW: dict[str | None, Callable[[float], str]] = {
 }
 
 
-def count(number: int, noun: str) -> str:
-    """`1 round`, `3 rounds`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 round`, `3 rounds`; a plural that takes more than an s is given."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def listed(sentences: Sequence[str], most: int = 3) -> str:

@@ -1,22 +1,22 @@
 """Rounds, arms and comparisons from plain numbers, so that a test says only what it is about.
 
 Everything that a test does not name is sound: 400 requests a round in class `long`, sent on time, answered with the
-tokens asked for, scraped without gaps, on an idle host.
+tokens asked for, scraped without gaps, on an idle host. Pairs of rounds are made once and shared, so a test changes
+copies (see `change`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from kvbench.judge.evidence import ArmRound, Comparison, EngineEvent, RoundPair, ScrapeSummary
-from kvbench.judge.verdict import CandidateVerdict, RuleResult
+from kvbench.judge.evidence import ArmRound, Comparison, RoundPair, ScrapeSummary
 from kvbench.record.tables import HOST, METRICS, REQUESTS, TOKENS
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
@@ -26,9 +26,12 @@ WARM_S, MEASURED_S = 10.0, 100.0
 PROMPT, OUTPUT = 1000, 5
 SCRAPES = ScrapeSummary(expected=100, succeeded=100, longest_gap_ours_s=1.0, engine_stalled=0, supported=True)
 
+
 BASELINE = Profile.model_validate(
     {"name": "base", "engine": {"kind": "vllm", "model": "tiny"}, "tiers": {"device": {"blocks": 64}}}
 )
+
+
 TIERED = Profile.model_validate(
     {
         "name": "tiered",
@@ -36,6 +39,8 @@ TIERED = Profile.model_validate(
         "tiers": {"device": {"blocks": 64}, "host": {"size": "64MiB"}, "disk": {"path": "/srv/kv"}},
     }
 )
+
+
 COPY = BASELINE.model_copy(update={"name": "copy"})
 
 
@@ -132,6 +137,7 @@ def request_rows(
             "http_status": 200,
             "ended_s": last,
             "multi_token_events": 0,
+            "branch": None,
         }
     )
     for name, values in columns.items():
@@ -147,20 +153,9 @@ def request_rows(
 
 
 def as_table(frame: pd.DataFrame, schema: pa.Schema) -> pd.DataFrame:
-    """Through Arrow and back, as the rounds of a stored run come."""
-    return pa.Table.from_pandas(frame, schema=schema, preserve_index=False).to_pandas()
-
-
-def fail(table: pd.DataFrame, which: Any, error: str = "timeout: no answer") -> pd.DataFrame:
-    """The same requests, some of them failed before a token came."""
-    changed = table.copy()
-    places = changed.index[which]
-    changed.loc[places, "status"] = "error"
-    changed.loc[places, "error"] = error
-    changed.loc[places, ["first_token_s", "last_token_s"]] = np.nan
-    changed.loc[places, ["output_digest"]] = None
-    changed.loc[places, ["output_tokens_received"]] = 0
-    return changed
+    """Through Arrow and back, as the rounds of a stored run come; a column that is not given is null."""
+    whole = frame.assign(**{name: None for name in schema.names if name not in frame})
+    return pa.Table.from_pandas(whole, schema=schema, preserve_index=False).to_pandas()
 
 
 def metric_rows(series: dict[tuple[str, str | None], Sequence[float]], times: Sequence[float]) -> pd.DataFrame:
@@ -174,6 +169,7 @@ def metric_rows(series: dict[tuple[str, str | None], Sequence[float]], times: Se
     return as_table(frame, METRICS)
 
 
+@lru_cache
 def source_metrics(device: float, host: float, disk: float, computed: float) -> pd.DataFrame:
     """Counters that grow by these tokens in the measured part and by a tenth of it before."""
     grown = {"device": device, "host": host, "disk": disk, "computed": computed}
@@ -183,11 +179,17 @@ def source_metrics(device: float, host: float, disk: float, computed: float) -> 
     )
 
 
-def host_rows(steal: float = 0.0, foreign: float = 0.05) -> pd.DataFrame:
+@lru_cache
+def host_rows(steal: float = 0.0, foreign: float = 0.05, swapped: float = 0.0) -> pd.DataFrame:
+    """Every ten seconds of the measured part; `swapped` bytes go out half-way."""
     rows = [
         {"t_s": float(t), "name": name, "value": value}
-        for t in range(int(WARM_S), int(WARM_S + MEASURED_S))
-        for name, value in (("steal_cores", steal), ("cpu_foreign_cores", foreign))
+        for t in range(int(WARM_S), int(WARM_S + MEASURED_S), 10)
+        for name, value in (
+            ("steal_cores", steal),
+            ("cpu_foreign_cores", foreign),
+            ("swap_used_bytes", 2.0**30 + (swapped if t > WARM_S + MEASURED_S / 2 else 0)),
+        )
     ]
     return as_table(pd.DataFrame(rows), HOST)
 
@@ -211,6 +213,7 @@ def arm_round(
     return ArmRound(arm=arm, index=index, requests=requests, tokens=tokens, **facts | more)
 
 
+@lru_cache(maxsize=256)
 def pair(
     index: int,
     *,
@@ -219,7 +222,7 @@ def pair(
     median: float = 1.0,
     noise: float = 0.02,
     hits: float = 0.0,
-    sources: Sequence[float] = (1000, 2000, 3000, 4000),
+    sources: tuple[float, ...] = (1000, 2000, 3000, 4000),
     names: tuple[str, str] = ("base", "tiered"),
 ) -> RoundPair:
     """A pair whose candidate has `ratio` times the TTFT of the baseline, with a little noise of its own.
@@ -268,31 +271,23 @@ def against_itself(pairs: Sequence[RoundPair], the_rules: Rules | None = None, *
     return comparison(pairs, the_rules, candidate=COPY, **more)
 
 
-def with_candidate(pairs: Sequence[RoundPair], place: int, **changes: Any) -> list[RoundPair]:
-    """The same pairs, the candidate's round at `place` changed."""
-    changed = list(pairs)
-    changed[place] = replace(changed[place], candidate=replace(changed[place].candidate, **changes))
-    return changed
+BY_SOURCE = "prompt_tokens_by_source"
 
 
-def with_baseline(pairs: Sequence[RoundPair], place: int, **changes: Any) -> list[RoundPair]:
-    changed = list(pairs)
-    changed[place] = replace(changed[place], baseline=replace(changed[place].baseline, **changes))
-    return changed
-
-
-def edited(recorded: ArmRound, edit: Callable[[pd.DataFrame], None]) -> ArmRound:
-    """The round with its table of requests changed in place by `edit`."""
-    table = recorded.requests.copy()
-    edit(table)
-    return replace(recorded, requests=table)
-
-
-def died(t_s: float = 40.0) -> EngineEvent:
-    return EngineEvent("died", t_s, "exit code 137")
-
-
-def result_of(verdict: CandidateVerdict, rule: str) -> RuleResult:
-    found = [result for result in verdict.rules if result.rule == rule]
-    assert len(found) == 1, f"{rule}: {[result.rule for result in verdict.rules]}"
-    return found[0]
+def counters(
+    device: list[float],
+    computed: list[float],
+    *,
+    prompts: list[float] | None = None,
+    cached: list[float] | None = None,
+) -> pd.DataFrame:
+    """Scraped before the first request and after the last."""
+    series: dict[tuple[str, str | None], list[float]] = {
+        (BY_SOURCE, "device"): device,
+        (BY_SOURCE, "computed"): computed,
+    }
+    if prompts is not None:
+        series["prompt_tokens", None] = prompts
+    if cached is not None:
+        series["cached_tokens", None] = cached
+    return metric_rows(series, [0.0, 500.0])

@@ -14,7 +14,7 @@ from kvbench.judge.evaluation import status_of
 from kvbench.judge.looks import Look
 from kvbench.judge.paired import Levels, estimate
 
-RUNS = 1500
+RUNS = 800
 FIRST, LAST = 3, 12
 LIMIT = math.log(1.2)
 EVEN = Levels(0.025, 0.025)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.judge.latency import RoundLatencies, Sample, carries
-from tests.judge.build import OUTPUT, arm_round, fail, request_rows
+from tests.judge.build import OUTPUT, arm_round, request_rows
+from tests.judge.change import fail
 
 TIMEOUT = 60.0
 
@@ -143,6 +144,31 @@ class TestFailures:
         assert len(round_.sample("itl", "all")) == 0
         assert len(round_.sample("tpot", "all")) == 0
         assert len(round_.sample("ttft", "all")) == 2
+
+
+class TestUsersWhoLeave:
+    """As planned, before the end of the answer: it is no failure, and only its TTFT was measured."""
+
+    def setup_method(self) -> None:
+        requests, tokens = request_rows([1.0, 2.0, 3.0], status=["ok", "aborted", "aborted"])
+        requests.loc[2, "first_token_s"] = np.nan
+        self.round = latencies(requests, tokens)
+
+    def test_are_no_failures(self) -> None:
+        assert self.round.failed.tolist() == [False, False, False]
+        assert len(self.round) == 3
+
+    @pytest.mark.parametrize("metric", ["ttft", "ttft_service"])
+    def test_have_a_ttft_when_a_token_came(self, metric: str) -> None:
+        sample = self.round.sample(metric, "all")
+        assert sample.values == pytest.approx([1.0, 2.0], abs=0.01)
+        assert (sample.at_timeout, sample.requests) == (0, 2)
+
+    @pytest.mark.parametrize("metric", ["itl", "tpot", "e2e"])
+    def test_have_nothing_else(self, metric: str) -> None:
+        sample = self.round.sample(metric, "all")
+        assert (sample.at_timeout, sample.requests) == (0, 1)
+        assert np.isnan(self.round.per_request(metric)).tolist() == [False, True, True]
 
 
 class TestTokens:

@@ -16,7 +16,8 @@ from kvbench.judge.judge import judge
 from kvbench.judge.parity import Compared, compare_outputs
 from kvbench.judge.rates import share_lower, share_upper
 from kvbench.judge.verdict import RuleResult
-from tests.judge.build import BASELINE, COPY, TIERED, comparison, good_pairs, result_of, rules, same_pairs
+from tests.judge.ask import about, guarded
+from tests.judge.build import BASELINE, COPY, TIERED, comparison, good_pairs, rules, same_pairs
 
 Edit = Callable[[pd.DataFrame], None]
 N = 400
@@ -65,7 +66,7 @@ def compared(run: Comparison) -> tuple[Compared, Compared]:
 
 def parity(run: Comparison, **rule: Any) -> RuleResult:
     written = {"id": "parity", "metric": "output_parity", **rule}
-    return result_of(judge(replace(run, rules=rules(guardrails=[written]))), "parity")
+    return guarded(replace(run, rules=rules(guardrails=[written])), "parity")
 
 
 class TestWhatIsCompared:
@@ -162,6 +163,11 @@ class TestStatus:
             0.01,
             "fraction",
         )
+
+    def test_says_what_it_is_about(self) -> None:
+        assert about(parity(comparison(good_pairs()), max=0.01)) == (
+            "parity", "guardrail", "output_parity", None, "all", "fraction", 0.01,
+        )  # fmt: skip
 
     def test_the_margin_is_half_a_per_cent_unless_set(self) -> None:
         found = parity(comparison(good_pairs()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from kvbench.spec.workload import Workload
 from tests.judge.build import COPY, MEASURED_S, WARM_S, arm_round, comparison, request_rows, rules, ttfts, workload
 
 N = 60
-EACH = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-RATIOS = st.lists(st.floats(0.2, 3.0), min_size=3, max_size=4)
+EACH = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RATIOS = st.lists(st.sampled_from([0.2, 0.31, 0.7, 0.97, 1.0, 1.04, 1.3, 1.46, 2.2, 3.0]), min_size=3, max_size=4)
+"""Of a few sizes, so that rounds can be made once."""
 SUSTAINED = {"window": 30, "for": 60}
 
 
@@ -63,6 +65,7 @@ def the_load(scale: float = 1.0, extra: bool = False) -> Workload:
     )
 
 
+@lru_cache(maxsize=512)
 def pair(index: int, ratio: float, *, scale: float = 1.0, constant: int = 0) -> RoundPair:
     """A pair of rounds with this TTFT ratio; `constant` more requests of another class, the same in both arms."""
     base = ttfts(N, seed=index)
@@ -134,7 +137,7 @@ def test_the_unit_of_time_does_not_matter(ratios: list[float], scale: float) -> 
 
 
 @EACH
-@given(RATIOS, st.integers(1, 80))
+@given(RATIOS, st.sampled_from([1, 17, 80]))
 def test_a_constant_class_does_not_change_what_is_said_about_another(ratios: list[float], constant: int) -> None:
     without, with_it = judge(run(ratios)), judge(run(ratios, constant=constant))
     for rule in ("budget", "faster"):
@@ -173,7 +176,7 @@ def test_swapping_the_arms_inverts_the_effect(ratios: list[float]) -> None:
 
 
 @EACH
-@given(RATIOS, st.floats(1.01, 3.0))
+@given(RATIOS, st.sampled_from([1.01, 1.3, 3.0]))
 def test_a_slower_candidate_never_looks_better(ratios: list[float], slower: float) -> None:
     better = {"pass": 2, "unknown": 1, "fail": 0}
     one, other = judge(run(ratios)), judge(run([ratio * slower for ratio in ratios]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +12,10 @@ from scipy import stats
 
 from kvbench.judge.errors import requests_for_error_rate
 from kvbench.judge.latency import RoundLatencies
-from kvbench.judge.phases import measured_end, measured_seconds, measured_start
+from kvbench.judge.phases import measured_end, measured_seconds, measured_start, within_measured
 from kvbench.judge.rates import good_requests, ratio_bounds, share_lower, share_upper, tokens_in_time
-from tests.judge.build import arm_round, fail, request_rows, workload
+from tests.judge.build import arm_round, request_rows, workload
+from tests.judge.change import fail
 
 
 class TestExactBounds:
@@ -51,6 +53,9 @@ class TestExactBounds:
         low, high = ratio_bounds((5, 1000), (0, 1000), 0.025, 0.025)
         assert low > 0
         assert high == math.inf
+
+    def test_a_ratio_of_nothing_tried_is_no_number(self) -> None:
+        assert all(map(math.isnan, ratio_bounds((0, 0), (3, 1000), 0.025, 0.025)))
 
     @pytest.mark.parametrize(("limit", "requests"), [(0.001, 3688), (0.02, 183), (0.01, 368)])
     def test_how_many_clean_requests_prove_a_rate(self, limit: float, requests: int) -> None:
@@ -94,6 +99,12 @@ class TestGoodput:
         round_ = RoundLatencies(arm_round("a", 1, fail(requests, [1]), tokens), 60.0)
         assert good_requests(round_, workload(), "all") == 2
 
+    def test_a_request_whose_user_left_is_offered_and_not_good(self) -> None:
+        requests, tokens = request_rows([0.1] * 3, status=["ok", "aborted", "ok"])
+        round_ = RoundLatencies(arm_round("a", 1, requests, tokens), 60.0)
+        assert good_requests(round_, workload(), "all") == 2
+        assert tokens_in_time(round_, workload(), "all") == 10
+
     def test_every_class_has_its_own_targets(self) -> None:
         load = workload(
             classes={
@@ -126,3 +137,5 @@ class TestPhases:
             ]
         )
         assert (measured_start(load), measured_end(load), measured_seconds(load)) == (10.0, 65.0, 50.0)
+        moments = np.array([9.9, 10.0, 29.9, 30.0, 34.9, 35.0, 64.9, 65.0])
+        assert within_measured(moments, load).tolist() == [False, True, True, False, False, True, True, False]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.judge.judge import judge
@@ -19,22 +19,11 @@ from kvbench.judge.sustained import (
     firing_share,
     watch,
 )
-from kvbench.judge.verdict import CandidateVerdict
+from kvbench.judge.verdict import CandidateVerdict, RuleResult
 from kvbench.spec.rules import Sustained
-from tests.judge.build import (
-    MEASURED_S,
-    WARM_S,
-    arm_round,
-    comparison,
-    fail,
-    good_pairs,
-    request_rows,
-    result_of,
-    rules,
-    ttfts,
-    with_baseline,
-    with_candidate,
-)
+from tests.judge.ask import about, guarded, result_of
+from tests.judge.build import MEASURED_S, WARM_S, arm_round, comparison, good_pairs, request_rows, rules, ttfts
+from tests.judge.change import fail, with_baseline, with_candidate
 
 RULE = Sustained.model_validate({"window": 10, "for": 40})
 
@@ -114,6 +103,7 @@ class TestWatch:
         assert lasting.moments[0].requests == 100
         assert lasting.moments[0].evaluable
 
+    @settings(max_examples=25, deadline=None)
     @given(st.lists(st.booleans(), min_size=170, max_size=400), st.floats(0.01, 100))
     def test_the_unit_of_time_does_not_matter(self, over: list[bool], scale: float) -> None:
         rows = counts(over)
@@ -124,6 +114,7 @@ class TestWatch:
         assert [m.fires for m in one.moments] == [m.fires for m in other.moments]
         assert [m.requests for m in one.moments] == [m.requests for m in other.moments]
 
+    @settings(max_examples=25, deadline=None)
     @given(st.lists(st.booleans(), min_size=170, max_size=300), st.integers(0, 299))
     def test_one_more_request_over_budget_never_calms_it(self, over: list[bool], place: int) -> None:
         worse = [flag or i == place for i, flag in enumerate(over)]
@@ -187,13 +178,19 @@ class TestAsAGuardrail:
     def verdict(self, pairs, **rule: object) -> CandidateVerdict:
         return judge(comparison(pairs, rules(guardrails=[self.RULE | rule])))
 
+    def found(self, pairs, **rule: object) -> RuleResult:
+        return guarded(comparison(pairs, rules(guardrails=[self.RULE | rule])), "rollback")
+
     def slow_half(self, arm: str, index: int, n: int = 400):
         return arm_round(arm, index, *request_rows(np.where(np.arange(n) < n / 2, 0.3, 5.0)))
 
     def test_passes_when_it_never_fires(self) -> None:
         verdict = self.verdict(good_pairs())
         found = result_of(verdict, "rollback")
-        assert (found.status, found.limit, found.unit) == ("pass", pytest.approx(0.05), "fraction")
+        assert found.status == "pass"
+        assert about(found) == (
+            "rollback", "guardrail", "ttft", 0.99, "all", "fraction", pytest.approx(0.05),
+        )  # fmt: skip
         assert found.text == "TTFT p99 over 2 s, sustained for 40 s: never fired"
         assert verdict.verdict == "GO"
 
@@ -204,11 +201,22 @@ class TestAsAGuardrail:
         verdict = self.verdict(pairs)
         found = result_of(verdict, "rollback")
         assert found.status == "fail"
-        assert "fired 1 min" not in found.text
-        assert "into round 2 with" in found.text
+        assert found.text == (
+            "TTFT p99 over 2 s, sustained for 40 s: fired 62 s into round 2 with 5 % of requests over budget, "
+            "20 % in the latest 10 s"
+        )
         assert [row["fired"] for row in found.windows] == ["no", "yes", "no"]
         assert [row["round"] for row in found.windows] == [1.0, 2.0, 3.0]
-        assert found.windows[1]["for_share"] >= 0.05
+        fired = found.windows[1]
+        assert fired == {
+            "round": 2.0,
+            "t_s": 62.0,  # four a second are over from 60 s on: eight are 5 % of the last 40 s
+            "for_share": pytest.approx(0.05),
+            "window_share": pytest.approx(0.2),
+            "requests": 40.0,
+            "requests_over": 8.0,
+            "fired": "yes",
+        }
         assert found.candidate == pytest.approx(1.0, abs=0.1)
         assert found.baseline == pytest.approx(0.02, abs=0.03)
         assert verdict.verdict == "NO_GO"
@@ -229,19 +237,22 @@ class TestAsAGuardrail:
     def test_a_baseline_that_fires_alone_is_no_concern(self) -> None:
         broken = self.slow_half("base", 1)
         pairs = with_baseline(good_pairs(), 0, requests=broken.requests, tokens=broken.tokens)
-        assert result_of(self.verdict(pairs), "rollback").status == "pass"
+        assert self.found(pairs).status == "pass"
 
     def test_rounds_too_short_or_too_thin_for_it_leave_it_unknown(self) -> None:
-        long_for = self.verdict(good_pairs(), sustained={"window": 10, "for": 200})
-        assert result_of(long_for, "rollback").status == "unknown"
-        assert "90 % of the time" in result_of(long_for, "rollback").text
-        assert result_of(long_for, "rollback").windows[0] == {"round": 1.0, "fired": "no"}
-        thin = self.verdict(good_pairs(n=100))
-        assert result_of(thin, "rollback").status == "unknown"
+        long_for = self.found(good_pairs(), sustained={"window": 10, "for": 200})
+        assert long_for.status == "unknown"
+        assert long_for.text == (
+            "TTFT p99 over 2 s, sustained for 3 min 20 s: too few requests or too short rounds to be evaluated "
+            "90 % of the time"
+        )
+        assert long_for.windows[0] == {"round": 1.0, "fired": "no"}
+        thin = self.found(good_pairs(n=100))
+        assert thin.status == "unknown"
 
     def test_without_a_complete_round_it_is_unknown(self) -> None:
         pairs = [replace(pair, candidate=replace(pair.candidate, complete=False)) for pair in good_pairs()]
-        assert result_of(self.verdict(pairs), "rollback").status == "unknown"
+        assert self.found(pairs).status == "unknown"
 
     def test_it_watches_the_measured_part_alone(self) -> None:
         """Slow requests of the warm-up are no concern of the rule."""
@@ -250,7 +261,7 @@ class TestAsAGuardrail:
         slow = requests["intended_s"] < 30
         requests.loc[slow, "first_token_s"] += 30
         pairs = with_candidate(good_pairs(), 0, requests=requests, tokens=tokens)
-        found = result_of(self.verdict(pairs), "rollback")
+        found = self.found(pairs)
         assert found.status == "pass"
         assert found.windows[0]["t_s"] >= WARM_S + 40
         assert found.windows[0]["t_s"] <= WARM_S + MEASURED_S

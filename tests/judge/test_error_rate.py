@@ -1,0 +1,93 @@
+"""Rules on the error rate: exact bounds of failures pooled over rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+from scipy import stats
+
+from kvbench.judge.boundary_table import BOUNDARIES
+from kvbench.judge.evidence import RoundPair
+from kvbench.judge.rates import share_upper
+from tests.judge.ask import about, guardrail
+from tests.judge.build import good_pairs
+from tests.judge.change import (
+    fail,
+    with_baseline,
+    with_candidate,
+)
+
+
+class TestErrorRate:
+    RULE: ClassVar = {"metric": "error_rate", "max": 0.02}
+
+    def failing(self, failed: Sequence[int], n: int = 170) -> list[RoundPair]:
+        pairs = good_pairs(len(failed), n=n)
+        for place, count in enumerate(failed):
+            pairs = with_candidate(pairs, place, requests=fail(pairs[place].candidate.requests, slice(0, count)))
+        return pairs
+
+    def test_without_a_failure_in_five_hundred_two_per_cent_are_safe(self) -> None:
+        found = guardrail(self.failing([0, 0, 0]), self.RULE)
+        assert found.status == "pass"
+        assert found.decision_ci == pytest.approx((0.0, share_upper(0, 510, 0.025)))
+        assert (found.baseline, found.candidate, found.effect, found.unit) == (0.0, 0.0, 0.0, "fraction")
+        assert found.text == "error rate: 0 of 510 failed [0 %, 0.721 %]; at most 2 % asked for: safe"
+
+    def test_says_what_it_is_about(self) -> None:
+        found = guardrail(self.failing([0, 0, 0]), self.RULE | {"class": "long"})
+        assert about(found) == ("r", "guardrail", "error_rate", None, "long", "fraction", 0.02)
+
+    @pytest.mark.parametrize(
+        ("failed", "status"), [((2, 0, 1), "pass"), ((3, 3, 2), "unknown"), ((9, 9, 9), "fail")]
+    )
+    def test_is_pooled_over_rounds(self, failed: Sequence[int], status: str) -> None:
+        found = guardrail(self.failing(failed), self.RULE)
+        assert found.status == status
+        exact = stats.binomtest(sum(failed), 510).proportion_ci(0.95, method="exact")
+        assert found.ci == pytest.approx((exact.low, exact.high))
+
+    def test_while_looking_early_takes_a_wider_bound(self) -> None:
+        found = guardrail(self.failing([0, 0, 0]), self.RULE, rounds=(3, 12))
+        level = stats.t.sf(BOUNDARIES[0.025, 3, 12][0], 2)
+        assert found.decision_ci == pytest.approx((0.0, share_upper(0, 510, level)))
+        assert level == pytest.approx(0.025 / 16, rel=1e-3)
+
+    def test_before_the_first_look_nothing_is_decided(self) -> None:
+        found = guardrail(self.failing([0, 0]), self.RULE)
+        assert (found.status, found.decision_ci) == ("unknown", None)
+
+    def test_of_one_class(self) -> None:
+        pairs = self.failing([9, 9, 9])
+        pairs = [
+            replace(
+                p,
+                candidate=replace(
+                    p.candidate, requests=p.candidate.requests.assign(**{"class": ["a"] * 9 + ["b"] * 161})
+                ),
+            )
+            for p in pairs
+        ]
+        pairs = [
+            replace(p, baseline=replace(p.baseline, requests=p.baseline.requests.assign(**{"class": "b"})))
+            for p in pairs
+        ]
+        found = guardrail(pairs, self.RULE | {"class": "b"})
+        assert (found.status, found.candidate, found.class_) == ("pass", 0.0, "b")
+        assert guardrail(pairs, self.RULE | {"class": "none"}).status == "unknown"
+
+    def test_against_the_baseline(self) -> None:
+        pairs = self.failing([30, 30, 30])
+        for place in range(3):
+            pairs = with_baseline(pairs, place, requests=fail(pairs[place].baseline.requests, slice(0, 10)))
+        found = guardrail(pairs, {"metric": "error_rate", "max_ratio": 1.1})
+        assert (found.status, found.effect) == ("fail", pytest.approx(3.0))
+        assert "90 of 510 failed instead of 30 of 510, ratio [" in found.text
+
+    def test_against_a_baseline_without_failures_is_unbounded(self) -> None:
+        found = guardrail(self.failing([1, 0, 0]), {"metric": "error_rate", "max_ratio": 1.1})
+        assert (found.status, found.effect, found.decision_ci, found.ci) == ("unknown", None, None, None)
+        assert "unbounded" in found.text

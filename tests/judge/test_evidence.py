@@ -1,0 +1,281 @@
+"""Evidence: the tier was really used, and its hits were worth it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from kvbench.judge.case import build_case
+from kvbench.judge.evidence import RoundPair
+from kvbench.judge.evidence_rules import judge_evidence
+from kvbench.judge.judge import judge
+from kvbench.judge.needed import units_needed
+from kvbench.judge.verdict import RuleResult
+from tests.judge.ask import about, evidence, result_of
+from tests.judge.build import (
+    BASELINE,
+    PROMPT,
+    SCRAPES,
+    against_itself,
+    comparison,
+    good_pairs,
+    metric_rows,
+    request_rows,
+    rules,
+    same_pairs,
+    ttfts,
+)
+from tests.judge.change import (
+    edited,
+    fail,
+    with_candidate,
+)
+
+
+class TestEvidence:
+    def without_promotions(self, expected: float | None) -> list[RoundPair]:
+        sources = None if expected is None else {"device": 1.0, "host": 1.0, "disk": expected, "computed": 1.0}
+        pairs = good_pairs(sources=(1000, 2000, 0, 4000))
+        for place in range(3):
+            pairs = with_candidate(pairs, place, expected_sources=sources)
+        return pairs
+
+    def test_promotions_that_were_to_be_expected_and_did_not_come(self) -> None:
+        verdict = judge(comparison(self.without_promotions(5000.0)))
+        assert verdict.verdict == "NO_GO"
+        assert "the tier does not work" in verdict.reasons[0]
+        assert "about 15,000" in verdict.reasons[0]
+        assert verdict.action is not None
+        assert verdict.action.disable_tier == "disk"
+
+    def test_says_what_it_is_about(self) -> None:
+        found = evidence(comparison(good_pairs()), "promoted")
+        assert about(found) == ("promoted", "evidence", "promoted_tokens", None, "all", "tokens", 1.0)
+        assert (found.candidate, found.effect) == (pytest.approx(9000), pytest.approx(9000))
+        assert found.text == (
+            "9,000 prompt tokens were promoted from disk; at least 1 asked for: the tier was used"
+        )
+
+    @pytest.mark.parametrize(
+        ("expected", "words"), [(0.0, "the workload never reaches the tier"), (None, "size of disk")]
+    )
+    def test_promotions_that_were_not_to_be_expected(self, expected: float | None, words: str) -> None:
+        run = comparison(self.without_promotions(expected))
+        assert evidence(run, "promoted").status == "unknown"
+        verdict = judge(run)
+        assert verdict.verdict == "INCONCLUSIVE"
+        assert words in verdict.reasons[0]
+
+    def test_a_workload_that_never_reaches_the_tier_refutes_no_benefit(self) -> None:
+        pairs = []
+        for silent, slow in zip(self.without_promotions(0.0), good_pairs(ratio=1.0, hits=0), strict=True):
+            tables = {"requests": slow.candidate.requests, "tokens": slow.candidate.tokens}
+            pairs.append(replace(silent, candidate=replace(silent.candidate, **tables)))
+        verdict = judge(comparison(pairs))
+        assert result_of(verdict, "ttft-p50").status == "fail"
+        assert verdict.verdict == "INCONCLUSIVE"
+
+    def test_as_many_promotions_as_the_rule_asks_for(self) -> None:
+        def asked(tokens: int) -> RuleResult:
+            written = [{"id": "p", "metric": "promoted_tokens", "min": tokens}]
+            return evidence(comparison(good_pairs(), rules(evidence=written)), "p")
+
+        assert (asked(8999).status, asked(8999).limit) == ("pass", 8999)
+        assert asked(9001).status == "unknown"
+
+    def test_a_rule_may_name_another_source(self) -> None:
+        written = [{"id": "p", "metric": "promoted_tokens", "source": "host", "min": 1}]
+        assert evidence(comparison(good_pairs(), rules(evidence=written)), "p").candidate == pytest.approx(6000)
+
+    def test_holds_where_the_rules_do_not_mention_it(self) -> None:
+        run = comparison(self.without_promotions(5000.0), rules(evidence=[]))
+        assert evidence(run, "tier-used").status == "fail"
+        assert [ruling.result.rule for ruling in judge_evidence(build_case(run))] == ["tier-used", "hits-worth-it"]
+        assert judge(run).verdict == "NO_GO"
+
+    def test_is_not_asked_for_twice(self) -> None:
+        rulings = judge_evidence(build_case(comparison(good_pairs())))
+        assert [ruling.result.rule for ruling in rulings] == ["promoted", "hits-worth-it"]
+
+    def test_other_evidence_is_judged_by_its_own_metric(self) -> None:
+        written = [{"id": "share", "metric": "source_share", "source": "disk", "min": 0.5}]
+        run = comparison(good_pairs(), rules(evidence=written))
+        assert evidence(run, "share").status == "fail"
+        assert judge(run).verdict == "NO_GO"
+
+    def test_an_engine_that_does_not_tell_its_tiers_apart_leaves_it_inconclusive(self) -> None:
+        pairs = good_pairs()
+        for place in range(3):
+            rows = metric_rows({("prompt_tokens_by_source", "device"): [0, 100]}, [5.0, 500.0])
+            pairs = with_candidate(pairs, place, metrics=rows)
+        verdict = judge(comparison(pairs))
+        assert verdict.verdict == "INCONCLUSIVE"
+        assert "does not tell tokens from disk apart" in verdict.reasons[0]
+        assert verdict.sources["tiered"] == {"device": 300.0, "host": None, "disk": None, "computed": None}
+
+    def test_no_metrics_at_all_leave_it_inconclusive(self) -> None:
+        """Whatever the benefits say: nothing shows that they are the tier's doing."""
+        for ratio in (0.3, 1.0):
+            pairs = good_pairs(ratio=ratio, hits=0.5)
+            for place in range(3):
+                gone = metric_rows({}, [])
+                pairs = with_candidate(pairs, place, metrics=gone, scrapes=replace(SCRAPES, supported=False))
+            verdict = judge(comparison(pairs))
+            assert verdict.verdict == "INCONCLUSIVE"
+
+    def test_a_class_of_promotions_is_not_known(self) -> None:
+        written = [{"id": "p", "metric": "promoted_tokens", "min": 1, "class": "long"}]
+        assert evidence(comparison(good_pairs(), rules(evidence=written)), "p").status == "unknown"
+
+    def test_without_complete_rounds_it_is_unknown(self) -> None:
+        pairs = [replace(p, candidate=replace(p.candidate, complete=False)) for p in good_pairs()]
+        assert evidence(comparison(pairs), "promoted").status == "unknown"
+
+
+class TestHitsWorthIt:
+    def split(
+        self, hit_ratio: float, computed_ratio: float, hits: float = 0.5, noise: float = 0.02
+    ) -> list[RoundPair]:
+        """Hits and computed requests of the candidate have ratios of their own."""
+        pairs = []
+        for index, plain in enumerate(good_pairs(hits=hits), start=1):
+            base = ttfts(400, seed=index)
+            wobble = np.exp(np.random.default_rng(index).normal(0, noise))
+            served = np.arange(400) < hits * 400
+            factor = np.where(served, hit_ratio * wobble, computed_ratio)
+            table = request_rows(base * factor, cached=np.where(served, 0.9 * PROMPT, 0))
+            pairs.append(replace(plain, candidate=replace(plain.candidate, requests=table[0], tokens=table[1])))
+        return pairs
+
+    def test_hits_slower_than_recomputing_are_a_no_go(self) -> None:
+        lenient = rules(guardrails=[])
+        verdict = judge(comparison(self.split(1.3, 0.1, hits=0.4), lenient))
+        assert result_of(verdict, "ttft-p50").status == "pass"
+        assert verdict.verdict == "NO_GO"
+        assert verdict.reasons[0].endswith("hits are slower than recomputing")
+        assert verdict.action is not None
+
+    def test_hits_faster_than_recomputing_pass(self) -> None:
+        found = evidence(comparison(self.split(0.2, 1.0)), "hits-worth-it")
+        assert found.status == "pass"
+        assert about(found) == ("hits-worth-it", "evidence", "ttft_service", 0.5, "all", "ratio", 1.0)
+        assert found.effect == pytest.approx(0.2, rel=0.05)
+        logs = np.log([float(row["ratio"]) for row in found.windows])
+        assert found.ci == pytest.approx(np.exp(stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))))
+        assert found.decision_ci == pytest.approx(found.ci)
+        assert re.fullmatch(
+            r"TTFT of requests that the tier served, against the same requests computed: "
+            r"ratio 0\.\d+ \[0\.\d+, 0\.\d+\]: hits are faster than recomputing",
+            found.text,
+        )
+        assert [row["round"] for row in found.windows] == [1.0, 2.0, 3.0]
+        assert found.windows[0]["ratio"] == pytest.approx(0.2, rel=0.1)
+
+    def test_neither_leaves_it_inconclusive_with_the_rounds_it_takes(self) -> None:
+        verdict = judge(comparison(self.split(0.85, 0.1, noise=0.3, hits=0.4)))
+        found = result_of(verdict, "hits-worth-it")
+        assert found.status == "unknown"
+        assert found.text.endswith("]: neither faster nor slower than recomputing yet")
+        assert verdict.verdict == "INCONCLUSIVE"
+        (ruling,) = (
+            r
+            for r in judge_evidence(build_case(comparison(self.split(0.85, 0.1, noise=0.3, hits=0.4))))
+            if r.result.rule == "hits-worth-it"
+        )
+        logs = np.log([float(row["ratio"]) for row in found.windows])
+        assert ruling.needed_units == units_needed(logs.mean(), logs.std(ddof=1), 3, alpha=0.025, confidence=0.95)
+
+    def test_before_the_first_look_there_is_a_ratio_and_no_interval_that_decides(self) -> None:
+        found = evidence(comparison(self.split(0.2, 1.0)[:2]), "hits-worth-it")
+        assert (found.status, found.decision_ci) == ("unknown", None)
+        assert found.text.endswith(
+            f"computed: ratio {found.effect:.3g}: neither faster nor slower than recomputing yet"
+        )
+
+    def test_requests_that_the_baseline_had_cached_as_well_do_not_count(self) -> None:
+        pairs = self.split(0.2, 1.0)
+        cached = [
+            replace(p, baseline=edited(p.baseline, lambda t: t.__setitem__("cached_tokens", 900))) for p in pairs
+        ]
+        found = evidence(comparison(cached), "hits-worth-it")
+        assert found.status == "unknown"
+        assert about(found) == ("hits-worth-it", "evidence", "ttft_service", 0.5, "all", "ratio", 1.0)
+        assert found.text == (
+            "whether hits beat recomputing is unknown: no round has enough requests that were cached in the "
+            "candidate and computed in the baseline"
+        )
+
+    @pytest.mark.parametrize(("cached", "status"), [(PROMPT // 2, "pass"), (PROMPT // 2 - 1, "unknown")])
+    def test_half_of_the_prompt_beyond_the_baseline_is_mostly(self, cached: int, status: str) -> None:
+        def edit(table: pd.DataFrame) -> None:
+            table["cached_tokens"] = table["cached_tokens"].clip(upper=cached)
+
+        pairs = [replace(p, candidate=edited(p.candidate, edit)) for p in self.split(0.2, 1.0)]
+        assert evidence(comparison(pairs), "hits-worth-it").status == status
+
+    @pytest.mark.parametrize(("hits", "status"), [(6 / 400, "pass"), (5 / 400, "unknown")])
+    def test_a_round_needs_six_of_them(self, hits: float, status: str) -> None:
+        assert evidence(comparison(self.split(0.2, 1.0, hits=hits)), "hits-worth-it").status == status
+
+    def test_rounds_without_enough_of_them_say_nothing(self) -> None:
+        pairs = self.split(0.2, 1.0)
+        pairs[1] = self.split(0.2, 1.0, hits=0.0)[1]
+        found = evidence(comparison(pairs), "hits-worth-it")
+        assert [row["round"] for row in found.windows] == [1.0, 3.0]
+        assert found.status == "unknown"
+
+    def test_failed_requests_do_not_count(self) -> None:
+        pairs = [
+            replace(p, candidate=replace(p.candidate, requests=fail(p.candidate.requests, slice(0, 200))))
+            for p in self.split(0.2, 1.0)
+        ]
+        assert evidence(comparison(pairs), "hits-worth-it").status == "unknown"
+
+    def test_an_engine_that_does_not_tell_cached_tokens(self) -> None:
+        pairs = [
+            replace(p, baseline=edited(p.baseline, _no_cached), candidate=edited(p.candidate, _no_cached))
+            for p in good_pairs()
+        ]
+        verdict = judge(comparison(pairs))
+        assert "does not tell the cached tokens" in result_of(verdict, "hits-worth-it").text
+        assert verdict.verdict == "INCONCLUSIVE"
+
+
+def _no_cached(table: pd.DataFrame) -> None:
+    table["cached_tokens"] = np.nan
+
+
+class TestWithoutANewTier:
+    def test_an_arm_against_itself_is_a_no_go_for_no_benefit(self) -> None:
+        verdict = judge(against_itself(same_pairs()))
+        assert (verdict.verdict, verdict.action) == ("NO_GO", None)
+        assert verdict.reasons[0].startswith("no benefit: TTFT p50")
+
+    def test_or_inconclusive_where_noise_hides_it(self) -> None:
+        verdict = judge(against_itself(same_pairs(noise=0.5), rules(guardrails=[])))
+        assert verdict.verdict == "INCONCLUSIVE"
+
+    def test_evidence_does_not_apply_and_does_not_block(self) -> None:
+        verdict = judge(against_itself(good_pairs(names=("base", "copy"))))
+        found = result_of(verdict, "promoted")
+        assert (found.status, found.text) == (
+            "unknown",
+            "promoted tokens does not apply: the candidate adds no tier",
+        )
+        assert [rule.rule for rule in verdict.rules if rule.kind == "evidence"] == ["promoted"]
+        assert verdict.verdict == "GO"
+
+    def test_another_kv_data_type_is_the_device_tier(self) -> None:
+        tiers = BASELINE.tiers.model_copy(
+            update={"device": BASELINE.tiers.device.model_copy(update={"kv_dtype": "fp8"})}
+        )
+        fp8 = BASELINE.model_copy(update={"name": "fp8", "tiers": tiers})
+        verdict = judge(comparison(good_pairs(ratio=1.0, names=("base", "fp8")), candidate=fp8))
+        assert verdict.verdict == "NO_GO"
+        assert verdict.action is not None
+        assert verdict.action.disable_tier == "device"

@@ -1,0 +1,90 @@
+"""Identities of a sound round: tokens by source add up, no effect comes before its cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvbench.judge.integrity import clock_faults, source_faults
+from tests.judge.build import arm_round, counters, good_pairs, request_rows
+from tests.judge.change import Edit, after_sending, edited, setting
+
+
+class TestTokenSources:
+    CACHED = 200 * 900.0
+    COMPUTED = 400 * 1000.0 - CACHED
+
+    def faults(self, metrics: pd.DataFrame, edit: Edit | None = None) -> list[str]:
+        """Of a round of 400 requests of 1,000 tokens, half of them with 900 cached, and these counters."""
+        recorded = good_pairs(1)[0].candidate
+        return source_faults(replace(recorded if edit is None else edited(recorded, edit), metrics=metrics))
+
+    def test_add_up_in_a_sound_round(self) -> None:
+        sound = counters(
+            [7, 7 + self.CACHED], [5, 5 + self.COMPUTED], prompts=[9, 400_009], cached=[1, 1 + self.CACHED]
+        )
+        assert self.faults(sound) == []
+
+    @pytest.mark.parametrize(
+        ("off", "faults"), [(0.004, []), (0.006, ["sources together 402,400 tokens, prompts 400,000"])]
+    )
+    def test_may_be_off_by_half_a_per_cent(self, off: float, faults: list[str]) -> None:
+        assert self.faults(counters([0, 4e5 * off], [0, 4e5], prompts=[0, 4e5])) == faults
+
+    def test_are_what_the_answers_say(self) -> None:
+        assert self.faults(counters([0, 1e5], [0, 2e5], prompts=[0, 3e5])) == [
+            "prompt tokens: the counter says 300,000, the answers say 400,000"
+        ]
+        wrong = counters([0, self.CACHED], [0, self.COMPUTED], prompts=[0, 4e5], cached=[0, 2 * self.CACHED])
+        assert self.faults(wrong) == ["cached tokens: the counter says 360,000, the answers say 180,000"]
+
+    BROKEN = counters([0, 1e5], [0, 2e5], prompts=[0, 4e5])
+
+    def test_of_failed_requests_are_not_known(self) -> None:
+        assert self.faults(self.BROKEN) == ["sources together 300,000 tokens, prompts 400,000"]
+        assert self.faults(self.BROKEN, setting("status", "error", 3)) == []
+
+    def test_of_answers_that_a_user_left_are_counted_by_both(self) -> None:
+        sound = counters([0, self.CACHED], [0, self.COMPUTED], prompts=[0, 4e5])
+        assert self.faults(sound, setting("status", "aborted", slice(0, 49))) == []
+
+    @pytest.mark.parametrize("scrape", [0.0, 500.0])
+    def test_need_scrapes_around_all_requests(self, scrape: float) -> None:
+        assert self.faults(self.BROKEN.assign(t_s=self.BROKEN["t_s"].replace({scrape: 60.0}))) == []
+
+    def test_need_answers_that_tell(self) -> None:
+        wrong = counters([0, 1e5], [0, 2e5], prompts=[0, 3e5])
+        assert self.faults(wrong, setting("prompt_tokens_engine", np.nan, 3)) == []
+
+    def test_need_requests_that_were_sent(self) -> None:
+        assert self.faults(self.BROKEN, setting("sent_s", np.nan)) == []
+        empty = arm_round("tiered", 1, *request_rows([]), metrics=self.BROKEN)
+        assert source_faults(empty) == []
+
+    def test_prompts_that_were_not_counted_are_not_compared(self) -> None:
+        assert self.faults(counters([0, 1e5], [0, 2e5])) == []
+
+
+class TestClock:
+    @pytest.mark.parametrize(
+        ("column", "seconds", "faults"),
+        [
+            ("first_token_s", -0.01, ["1 answer came before the request was sent"]),
+            ("last_token_s", -0.01, ["1 answer ended before it began"]),
+            ("first_token_s", -0.0009, []),
+        ],
+    )
+    def test_no_effect_comes_before_its_cause_beyond_reading_error(
+        self, column: str, seconds: float, faults: list[str]
+    ) -> None:
+        recorded = good_pairs(1)[0].candidate
+        assert clock_faults(edited(recorded, after_sending(column, seconds, 7))) == faults
+
+    def test_the_end_of_an_answer_may_be_off_by_as_much(self) -> None:
+        def edit(table: pd.DataFrame) -> None:
+            table.loc[7, "last_token_s"] = table.loc[7, "first_token_s"] - 0.0009
+
+        assert clock_faults(edited(good_pairs(1)[0].candidate, edit)) == []

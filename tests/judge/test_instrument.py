@@ -1,0 +1,46 @@
+"""The measurement's figures about itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kvbench.judge.evidence import RoundPair
+from tests.judge.ask import figures
+from tests.judge.build import BASELINE, COPY, SCRAPES, TIERED, arm_round, comparison, request_rows, ttfts
+from tests.judge.change import (
+    candidate_edited,
+    late,
+    with_baseline,
+    with_candidate,
+)
+
+
+def test_the_figures_of_the_instrument_are_the_worst_ones() -> None:
+    pairs = candidate_edited(late)
+    pairs = with_baseline(pairs, 0, load={"timestamp_error_p99_s": 0.002}, scrapes=replace(SCRAPES, succeeded=97))
+    pairs = with_candidate(pairs, 2, load={"timestamp_error_p99_s": 0.001})
+    found = figures(comparison(pairs))
+    assert found.send_lag_p99_s == pytest.approx(0.05, abs=0.001)
+    assert found.timestamp_error_p99_s == 0.002
+    assert found.scrape_coverage == 0.97
+    assert found.multi_token_event_share == 0.0
+
+
+def test_without_requests_the_instrument_has_no_figures() -> None:
+    requests, tokens = request_rows([])
+    empty = arm_round("a", 1, requests, tokens, scrapes=replace(SCRAPES, supported=False))
+    found = figures(comparison([RoundPair(1, empty, empty)]))
+    assert set(found.model_dump().values()) == {None, 0}
+
+
+def test_lognormal_latencies_are_reproducible() -> None:
+    """The builder gives paired draws: the same seed, the same requests."""
+    assert np.array_equal(ttfts(seed=3), ttfts(seed=3))
+
+
+def test_profiles_of_the_builder_are_what_they_say() -> None:
+    assert TIERED.tier_names == ("device", "host", "disk")
+    assert COPY.tiers == BASELINE.tiers

@@ -1,0 +1,180 @@
+"""Rules on one figure a round: ratios to the baseline, absolute budgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kvbench.judge.boundary_table import BOUNDARIES
+from tests.judge.ask import RATIO, about, exact_pairs, guarded, guardrail
+from tests.judge.build import comparison, pair, rules, ttfts, workload
+from tests.judge.change import (
+    fail,
+)
+
+
+class TestARatio:
+    RATIOS = (1.00, 1.05, 1.02)
+
+    def test_is_the_mean_log_ratio_of_per_round_quantiles(self) -> None:
+        found = guardrail(exact_pairs(self.RATIOS), RATIO)
+        logs = np.log(self.RATIOS)
+        assert found.effect == pytest.approx(math.exp(logs.mean()))
+        expected = np.exp(stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs)))
+        assert found.ci == pytest.approx(expected)
+        assert found.decision_ci == pytest.approx(expected)
+        assert (found.status, found.limit, found.unit, found.quantile, found.class_) == (
+            "pass",
+            1.2,
+            "s",
+            0.5,
+            "all",
+        )
+
+    def test_shows_both_arms_so_that_their_ratio_is_the_effect(self) -> None:
+        found = guardrail(exact_pairs(self.RATIOS), RATIO)
+        assert found.baseline is not None
+        assert found.candidate is not None
+        assert found.candidate / found.baseline == pytest.approx(found.effect)
+        medians = [np.median(ttfts(40, seed=index)) for index in (1, 2, 3)]
+        assert found.baseline == pytest.approx(stats.gmean(medians))
+
+    def test_says_what_it_is_about(self) -> None:
+        found = guardrail(exact_pairs(self.RATIOS), RATIO | {"class": "long"})
+        assert about(found) == ("r", "guardrail", "ttft", 0.5, "long", "s", 1.2)
+
+    def test_lists_every_round(self) -> None:
+        found = guardrail(exact_pairs(self.RATIOS), RATIO)
+        assert [row["round"] for row in found.windows] == [1.0, 2.0, 3.0]
+        assert [row["ratio"] for row in found.windows] == pytest.approx(list(self.RATIOS))
+        assert found.windows[0]["baseline"] == pytest.approx(np.median(ttfts(40, seed=1)))
+        assert found.windows[0]["candidate"] == pytest.approx(np.median(ttfts(40, seed=1)))
+
+    def test_says_it_in_one_sentence(self) -> None:
+        text = guardrail(exact_pairs((0.18, 0.2, 0.19)), RATIO | {"class": "long"}).text
+        assert text.startswith("TTFT p50 of class long: ")
+        assert "instead of" in text
+        assert text.endswith("at most 1.2 asked for: safe")
+        assert "ratio 0.19 [0.167, 0.216]" in text
+
+    @pytest.mark.parametrize(
+        ("ratios", "status"),
+        [
+            ((1.0, 1.05, 1.02), "pass"),
+            ((1.5, 1.6, 1.55), "fail"),
+            ((1.1, 1.2, 1.3), "unknown"),
+            ((0.9, 1.2, 1.1), "unknown"),
+        ],
+    )
+    def test_is_safe_within_the_limit_a_breach_beyond_it_and_unknown_between(
+        self, ratios: Sequence[float], status: str
+    ) -> None:
+        found = guardrail(exact_pairs(ratios), RATIO)
+        assert found.status == status
+        low, high = found.decision_ci or (0, 0)
+        assert (high <= 1.2) == (status == "pass")
+        assert (low > 1.2) == (status == "fail")
+
+    def test_looking_early_takes_a_wider_interval(self) -> None:
+        found = guardrail(exact_pairs(self.RATIOS), RATIO, rounds=(3, 12))
+        logs = np.log(self.RATIOS)
+        width = BOUNDARIES[0.025, 3, 12][0] * stats.sem(logs)
+        assert found.decision_ci == pytest.approx(np.exp([logs.mean() - width, logs.mean() + width]))
+        assert found.status == "unknown"
+        assert found.ci == pytest.approx(np.exp(stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))))
+
+    def test_a_breach_takes_its_share_of_the_level_and_safety_does_not(self) -> None:
+        others = [RATIO | {"id": f"other-{n}"} for n in range(3)]
+        alone, among = (guardrail(exact_pairs(self.RATIOS), RATIO, *more) for more in ((), others))
+        assert alone.decision_ci is not None
+        assert among.decision_ci is not None
+        assert among.decision_ci[1] == pytest.approx(alone.decision_ci[1])
+        logs = np.log(self.RATIOS)
+        low = logs.mean() - stats.t.isf(0.025 / 4, 2) * stats.sem(logs)
+        assert among.decision_ci[0] == pytest.approx(math.exp(low))
+        assert among.ci == alone.ci
+
+    def test_sustained_rules_have_no_share_of_the_level(self) -> None:
+        sustained = {
+            "id": "s", "metric": "ttft", "quantile": 0.99, "max": 2.0, "sustained": {"window": 10, "for": 40},
+        }  # fmt: skip
+        alone, among = (guardrail(exact_pairs(self.RATIOS), RATIO, *more) for more in ((), (sustained,)))
+        assert among.decision_ci == alone.decision_ci
+
+    def test_confidence_sets_the_level(self) -> None:
+        run = comparison(exact_pairs(self.RATIOS), rules(guardrails=[RATIO], confidence=0.8))
+        logs = np.log(self.RATIOS)
+        expected = np.exp(stats.t.interval(0.8, 2, logs.mean(), stats.sem(logs)))
+        assert guarded(run, "r").decision_ci == pytest.approx(expected)
+
+    def test_a_lower_bound_is_its_mirror_image(self) -> None:
+        load = workload(classes={"long": {"suffix_tokens": 1, "output_tokens": 5, "targets": {"ttft": 1.0}}})
+        rule = {"metric": "goodput", "min_ratio": 0.9}
+        pairs = [pair(index, ratio=ratio, n=40) for index, ratio in enumerate((1.0, 1.0, 1.0), start=1)]
+        found = guardrail(pairs, rule, RATIO | {"id": "other"}, workload=load)
+        assert (found.unit, found.limit) == ("1/s", 0.9)
+        logs = np.log([row["ratio"] for row in found.windows])
+        spread = max(np.std(logs, ddof=1), *(1 / (100 * min(r["baseline"], r["candidate"])) for r in found.windows))
+        assert found.decision_ci == pytest.approx(
+            np.exp(
+                [
+                    logs.mean() - stats.t.isf(0.025, 2) * spread / 3**0.5,
+                    logs.mean() + stats.t.isf(0.025 / 2, 2) * spread / 3**0.5,
+                ]
+            )
+        )
+
+    def test_rounds_that_share_a_launch_count_once(self) -> None:
+        pairs = exact_pairs((1.0, 1.1, 1.02, 1.12))
+        shared = [replace(p, candidate=replace(p.candidate, launch=str(n // 2))) for n, p in enumerate(pairs)]
+        found = guardrail(shared, RATIO, rounds=(4, 4))
+        logs = np.log([1.0, 1.1, 1.02, 1.12]).reshape(2, 2).mean(axis=1)
+        assert found.ci == pytest.approx(np.exp(stats.t.interval(0.95, 1, logs.mean(), stats.sem(logs))))
+
+
+class TestABudget:
+    RULE: ClassVar = {"metric": "ttft", "quantile": 0.5, "max": 2.0}
+
+    def test_is_held_against_the_candidates_quantiles_alone(self) -> None:
+        found = guardrail(exact_pairs((1.0, 1.02, 1.01)), self.RULE)
+        logs = np.log([float(row["candidate"]) for row in found.windows])
+        assert found.decision_ci == pytest.approx(np.exp(stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))))
+        assert (found.status, found.limit) == ("pass", 2.0)
+        assert "ratio" not in found.windows[0]
+        assert "2 s asked for: safe" in found.text
+
+    @pytest.mark.parametrize(("median", "status"), [(1.0, "pass"), (2.0, "unknown"), (3.0, "fail")])
+    def test_has_three_outcomes(self, median: float, status: str) -> None:
+        assert guardrail(exact_pairs((1.0, 1.02, 1.01), median=median), self.RULE).status == status
+
+    def test_does_not_need_the_baseline(self) -> None:
+        pairs = [
+            replace(p, baseline=replace(p.baseline, requests=p.baseline.requests.assign(**{"class": "other"})))
+            for p in exact_pairs((1.0, 1.02, 1.01))
+        ]
+        found = guardrail(pairs, self.RULE | {"class": "long"})
+        assert found.status == "pass"
+        assert found.baseline is None
+        assert found.windows[0]["baseline"] is None
+
+    def test_is_broken_when_no_request_ever_comes_back(self) -> None:
+        pairs = exact_pairs((1.0, 1.0, 1.0))
+        pairs = [
+            replace(p, candidate=replace(p.candidate, requests=fail(p.candidate.requests, slice(None))))
+            for p in pairs
+        ]
+        assert guardrail(pairs, self.RULE).status == "fail"
+        assert guardrail(pairs, self.RULE | {"max": 60.0}).status == "unknown"
+        assert guardrail(pairs, self.RULE, rounds=(4, 12)).status == "unknown"
+
+    def test_and_a_ratio_in_one_rule_must_both_hold(self) -> None:
+        both = self.RULE | {"max_ratio": 1.2}
+        assert guardrail(exact_pairs((1.0, 1.02, 1.01)), both).limit == 1.2
+        broken = guardrail(exact_pairs((1.0, 1.02, 1.01), median=3.0), both)
+        assert (broken.status, broken.limit) == ("fail", 2.0)
