@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from kvbench.errors import InputError, Where
-from kvbench.spec.workload import Class, Empirical, Workload
+from kvbench.spec.model import SpecModel
+from kvbench.spec.workload import Empirical, Workload
 
 __all__ = ["read_lengths", "with_lengths"]
+
+_Spec = TypeVar("_Spec", bound=SpecModel)
 
 MAX_LENGTHS = 100_000
 """More say no more about a distribution, and all of them are kept in the manifest of a run."""
@@ -43,15 +47,16 @@ def with_lengths(workload: Workload, folder: Path) -> Workload:
     return workload.model_copy(update={"classes": classes}) if classes != workload.classes else workload
 
 
-def _filled(class_: Class, folder: Path) -> Class:
+def _filled(spec: _Spec, folder: Path) -> _Spec:
+    """`spec` with the empirical distributions in it, and in what it holds, read."""
     changes: dict[str, object] = {}
-    for key in ("suffix_tokens", "output_tokens", "turns"):
-        length = getattr(class_, key)
-        if isinstance(length, Empirical):
-            changes[key] = _read(length, folder)
-    if class_.prefix is not None and isinstance(class_.prefix.tokens, Empirical):
-        changes["prefix"] = class_.prefix.model_copy(update={"tokens": _read(class_.prefix.tokens, folder)})
-    return class_.model_copy(update=changes)
+    for key in type(spec).model_fields:
+        value = getattr(spec, key)
+        if isinstance(value, Empirical):
+            changes[key] = _read(value, folder)
+        elif isinstance(value, SpecModel) and (filled := _filled(value, folder)) is not value:
+            changes[key] = filled
+    return spec.model_copy(update=changes) if changes else spec
 
 
 def _read(length: Empirical, folder: Path) -> Empirical:

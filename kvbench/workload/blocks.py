@@ -52,8 +52,8 @@ class BlockPaths:
 
 
 def block_paths(schedule: Schedule, block_tokens: int) -> BlockPaths:
-    """Two prompts share a block when their tokens are equal up to its end. Returned tokens count as planned, and as
-    different for every request.
+    """Two prompts share a block when their tokens are equal up to its end. Returned tokens count as planned (of an
+    answer that is left after some tokens only those), and as different for every request.
     """
     tree = _Tree()
     steps = list(_steps(tree, schedule))
@@ -76,13 +76,13 @@ def _steps(tree: _Tree, schedule: Schedule) -> Iterator[tuple[tuple[_Step, ...],
     continued = {request.continues for request in schedule.requests}
     after: dict[int | None, tuple[_Step, ...]] = {None: ()}
     for request in schedule.in_order():
-        prompt = after[request.continues]
+        prompt = after[request.continues] if request.carries else ()
         for segment in request.segments:
             prompt = tree.extend(prompt, segment.identity, segment.tokens)
         answer = -1 - request.id  # identities of contents are not negative
         if request.id in continued:
-            after[request.id] = tree.extend(prompt, answer, request.output_tokens)
-        yield prompt, tree.extend(prompt, answer, request.output_tokens - 1)
+            after[request.id] = tree.extend(prompt, answer, request.returned_tokens)
+        yield prompt, tree.extend(prompt, answer, request.returned_tokens - 1)
 
 
 class _Tree:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 from kvbench.errors import InputError, NotSupportedYetError
 from kvbench.spec.workload import Workload
-from kvbench.workload.arrivals import MOST_REQUESTS, arrival_times, lay_out_phases
-from kvbench.workload.classes import ClassSource, Conversation, Turn, make_classes
+from kvbench.workload.arrivals import MOST_REQUESTS, arrival_times
+from kvbench.workload.classes import ClassSource, make_classes
+from kvbench.workload.conversation import Conversation, Turn
 from kvbench.workload.popularity import weighted_sampler
 from kvbench.workload.randomness import Identities, Stream
+from kvbench.workload.rates import lay_out_phases
+from kvbench.workload.replay import Replay, replay
 from kvbench.workload.schedule import PhaseSpan, PlannedRequest, Schedule, Segment, phase_at
 
-__all__ = ["build_schedule"]
+__all__ = ["Start", "build_replay", "build_schedule", "schedule_of"]
 
 _PRIME_SUFFIX_TOKENS = 8
 """At least one token must follow a prefix that ends on a block's edge, else its last block cannot hit later."""
@@ -34,9 +37,13 @@ def build_schedule(
 
     `block_tokens`, `capacities_tokens` (by tier) and `max_model_len` (prompt and output together) are the baseline
     engine's, for whichever arm the schedule is made; None: not known. InputError when the file asks for what cannot
-    be planned; NotSupportedYetError for trace arrivals and a tier holdout.
+    be planned; NotSupportedYetError for a tier holdout.
     """
     _refuse_unsupported(workload)
+    if workload.arrivals.trace is not None:
+        return build_replay(
+            workload, round_index, capacities_tokens=capacities_tokens, max_model_len=max_model_len
+        ).schedule
     phases = lay_out_phases(workload.phases)
     concurrency = _concurrency(workload)
     sources = make_classes(workload, round_index, block_tokens=block_tokens, capacities_tokens=capacities_tokens)
@@ -47,6 +54,38 @@ def build_schedule(
     else:
         starts = list(_closed_loop(mix, concurrency))
     prime = tuple(_prime(workload, round_index, sources))
+    return schedule_of(
+        workload, round_index, starts, prime=prime, concurrency=concurrency, max_model_len=max_model_len
+    )
+
+
+def build_replay(
+    workload: Workload,
+    round_index: int,
+    *,
+    capacities_tokens: Mapping[str, int] | None,
+    max_model_len: int | None,
+) -> Replay:
+    """What one round sends of a trace, and what became of the trace. Arguments and errors: see `build_schedule`."""
+    played = replay(workload, round_index, capacities_tokens=capacities_tokens)
+    _checked(played.schedule, max_model_len)
+    return played
+
+
+def schedule_of(
+    workload: Workload,
+    round_index: int,
+    starts: Iterable[Start],
+    *,
+    prime: tuple[PlannedRequest, ...] = (),
+    concurrency: int | None = None,
+    max_model_len: int | None,
+) -> Schedule:
+    """The schedule of conversations whose beginnings are known, wherever they come from: a mix of classes, a trace.
+
+    InputError when a prompt and its output are longer together than `max_model_len` (None: not known).
+    """
+    phases = lay_out_phases(workload.phases)
     schedule = Schedule(
         workload=workload.name,
         seed=workload.seed,
@@ -57,14 +96,16 @@ def build_schedule(
         concurrency=concurrency,
         request_timeout_s=workload.request_timeout,
     )
+    return _checked(schedule, max_model_len)
+
+
+def _checked(schedule: Schedule, max_model_len: int | None) -> Schedule:
     if max_model_len is not None:
         _check_lengths(schedule, max_model_len)
     return schedule
 
 
 def _refuse_unsupported(workload: Workload) -> None:
-    if workload.arrivals.process == "trace":
-        raise NotSupportedYetError("arrivals from a trace")
     if workload.tier_holdout:
         raise NotSupportedYetError("tier_holdout")
 
@@ -78,13 +119,14 @@ def _concurrency(workload: Workload) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
+class Start:
     """A conversation and when it begins. `slot` counts conversations in the order of their beginning."""
 
     slot: int
     class_: str
     earliest_s: float
     intended_s: float | None
+    """None: when a slot of a closed loop is free."""
     conversation: Conversation
     repeat_of: int | None
     """The slot whose first request this one sends again."""
@@ -109,10 +151,10 @@ class _Mix:
         self._choose = weighted_sampler(weights, Stream(workload.seed, *label, "mix"))
         self._repeat_share = workload.repeat
         self._repeat_stream = Stream(workload.seed, *label, "repeat")
-        self._repeatable: dict[tuple[str, str], list[_Start]] = {}
+        self._repeatable: dict[tuple[str, str], list[Start]] = {}
         self._slots = 0
 
-    def next(self, earliest_s: float, intended_s: float | None) -> _Start:
+    def next(self, earliest_s: float, intended_s: float | None) -> Start:
         """The conversation that begins at `earliest_s`; call in the order of time."""
         class_ = self._names[self._choose()]
         slot, self._slots = self._slots, self._slots + 1
@@ -120,15 +162,15 @@ class _Mix:
         if candidates and self._repeat_stream.uniform() < self._repeat_share:
             original = candidates.pop(self._repeat_stream.below(len(candidates)))
             again = original.conversation.first_turn()
-            return _Start(slot, class_, earliest_s, intended_s, again, original.slot)
+            return Start(slot, class_, earliest_s, intended_s, again, original.slot)
         conversation = self._sources[class_].next(slot, time_left_s=self.end_s - earliest_s)
-        start = _Start(slot, class_, earliest_s, intended_s, conversation, None)
-        if self._repeat_share:
+        start = Start(slot, class_, earliest_s, intended_s, conversation, None)
+        if self._repeat_share and conversation.turns[0].leaves is None:  # what is left early says nothing of noise
             candidates.append(start)
         return start
 
 
-def _closed_loop(mix: _Mix, concurrency: int) -> Iterator[_Start]:
+def _closed_loop(mix: _Mix, concurrency: int) -> Iterator[Start]:
     """As many conversations as the fastest engine could get through; only the first `concurrency` have a time."""
     busy_s = 0.0
     requests = 0
@@ -148,38 +190,43 @@ def _closed_loop(mix: _Mix, concurrency: int) -> Iterator[_Start]:
     )
 
 
-def _number(starts: Iterable[_Start], phases: Sequence[PhaseSpan], *, first_id: int) -> list[PlannedRequest]:
+def _number(starts: Iterable[Start], phases: Sequence[PhaseSpan], *, first_id: int) -> list[PlannedRequest]:
     """All turns of all conversations by earliest time, numbered in that order."""
     turns = [
-        (start.earliest_s + turn.after_s, start.slot, number, start, turn)
+        (start.earliest_s + turn.after_s, start.slot, place, start, turn)
         for start in starts
-        for number, turn in enumerate(start.conversation.turns)
+        for place, turn in enumerate(start.conversation.turns)
     ]
     turns.sort(key=lambda entry: entry[:3])
-    ids = {(slot, number): id_ for id_, (_, slot, number, _, _) in enumerate(turns, first_id)}
+    ids = {(slot, place): id_ for id_, (_, slot, place, _, _) in enumerate(turns, first_id)}
     return [
-        _planned(ids, start, number, turn, phase_at(phases, earliest_s))
-        for earliest_s, _, number, start, turn in turns
+        _planned(ids, start, place, turn, phase_at(phases, earliest_s))
+        for earliest_s, _, place, start, turn in turns
     ]
 
 
 def _planned(
-    ids: Mapping[tuple[int, int], int], start: _Start, number: int, turn: Turn, phase: PhaseSpan
+    ids: Mapping[tuple[int, int], int], start: Start, place: int, turn: Turn, phase: PhaseSpan
 ) -> PlannedRequest:
     return PlannedRequest(
-        id=ids[start.slot, number],
+        id=ids[start.slot, place],
         phase=phase.name,
         measured=phase.measured,
         class_=start.class_,
         session=start.slot if start.conversation.is_session else None,
-        turn=number,
-        intended_s=start.intended_s if number == 0 else None,
+        turn=turn.number,
+        intended_s=start.intended_s if turn.before is None else None,
         think_s=turn.think_s,
-        continues=ids[start.slot, number - 1] if number else None,
+        continues=None if turn.before is None else ids[start.slot, turn.before],
         segments=turn.segments,
         output_tokens=turn.output_tokens,
         prefix=start.conversation.prefix,
         repeat_of=None if start.repeat_of is None else ids[start.repeat_of, 0],
+        carries=turn.carries,
+        waits_for=tuple(ids[start.slot, other] for other in turn.waits_for),
+        branch=turn.branch,
+        abort_after_tokens=turn.leaves.after_tokens if turn.leaves else None,
+        abort_after_s=turn.leaves.after_s if turn.leaves else None,
     )
 
 
@@ -219,5 +266,6 @@ def _check_lengths(schedule: Schedule, max_model_len: int) -> None:
             raise InputError(
                 f"class {request.class_!r} plans a prompt of {prompt_tokens} tokens and {request.output_tokens} of "
                 f"output{turn}, but the engine takes {max_model_len} together",
-                do="shorten prefix, suffix_tokens, output_tokens or turns, or raise max-model-len in the profile",
+                do="shorten prefix, suffix_tokens, output_tokens or turns (of a trace: scale), or raise "
+                "max-model-len in the profile",
             )

@@ -6,57 +6,19 @@ Each quantity of each class has a random stream of its own: changing one line of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-from kvbench.spec.workload import Class, Workload
+from kvbench.errors import InputError
+from kvbench.spec.workload import Class, Compact, Workload
+from kvbench.workload.conversation import Conversation, Turn
 from kvbench.workload.lengths import length_sampler, think_sampler
 from kvbench.workload.pools import make_pool
 from kvbench.workload.popularity import member_sampler
 from kvbench.workload.randomness import Identities, Stream
 from kvbench.workload.schedule import Segment
+from kvbench.workload.sidelines import Aborts, Branches
 
-__all__ = ["ClassSource", "Conversation", "Turn", "make_classes"]
-
-_FASTEST_REQUEST_S = 0.005
-_FASTEST_TOKEN_S = 0.002
-"""Taken as a bound on any engine: 5 ms plus 2 ms per output token (500 tokens/s of one stream) for a request. The
-earliest time of a session's next turn and the number of requests of a closed loop are reckoned with it.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One request of a conversation."""
-
-    segments: tuple[Segment, ...]
-    """What this turn adds to the prompt."""
-    output_tokens: int
-    think_s: float
-    after_s: float
-    """The earliest it can be sent, seconds after the conversation's first request."""
-
-    @property
-    def fastest_s(self) -> float:
-        """The shortest time that any engine takes for it."""
-        return _FASTEST_REQUEST_S + _FASTEST_TOKEN_S * self.output_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A single request, or the turns of a session."""
-
-    prefix: int | None
-    is_session: bool
-    turns: tuple[Turn, ...]
-
-    @property
-    def fastest_s(self) -> float:
-        """The shortest time that any engine takes for all of it."""
-        return self.turns[-1].after_s + self.turns[-1].fastest_s
-
-    def first_turn(self) -> Conversation:
-        """The same conversation, ended after its first request."""
-        return Conversation(self.prefix, self.is_session, self.turns[:1])
+__all__ = ["ClassSource", "make_classes"]
 
 
 class ClassSource:
@@ -75,23 +37,43 @@ class ClassSource:
             class_.prefix.popularity if class_.prefix else "uniform", len(pool), Stream(seed, *label, "popularity")
         )
         self._suffixes = Identities(seed, *label, "suffix")
+        self._branches = Branches(class_.branch, class_, think_scale, seed, *label) if class_.branch else None
+        self._aborts = Aborts(class_.abort, seed, *label) if class_.abort else None
+        self._compact = class_.compact
+        self._summaries = Identities(seed, *label, "compact")
 
     def next(self, slot: int, *, time_left_s: float) -> Conversation:
-        """The next conversation; `slot` names its suffixes. Turns that cannot be sent in time are left out."""
+        """The next conversation; `slot` names its contents. Turns that cannot be sent in time are left out."""
         prefix = self._member() if self.pool else None
         shared = () if prefix is None else (self.pool[prefix],)
-        turns = [self._turn(slot, 0, shared, think_s=0.0, after_s=0.0)]
+        turns = [self._turn(slot, shared, Turn((), 0))]
+        last, context_tokens = 0, turns[0].tokens
         for number in range(1, self._turns()):
             think_s = self._think()
-            after_s = turns[-1].after_s + turns[-1].fastest_s + think_s
+            ends = self._branches.start(turns, last, slot, time_left_s=time_left_s) if self._branches else ()
+            after_s = max(turns[place].over_s for place in (last, *ends)) + think_s
             if after_s >= time_left_s:
                 break
-            turns.append(self._turn(slot, number, (), think_s=think_s, after_s=after_s))
+            rewritten = self._compact is not None and context_tokens > self._compact.after_tokens
+            context = self._rewritten(self._compact, slot, number, shared) if self._compact and rewritten else ()
+            place = Turn((), 0, think_s, after_s, number=number, before=last, carries=not rewritten, waits_for=ends)
+            turns.append(self._turn(slot, context, place))
+            last = len(turns) - 1
+            context_tokens = turns[last].tokens + (0 if rewritten else context_tokens)
         return Conversation(prefix, self._is_session, tuple(turns))
 
-    def _turn(self, slot: int, number: int, shared: tuple[Segment, ...], *, think_s: float, after_s: float) -> Turn:
-        suffix = Segment(self._suffixes(slot, number), self._suffix())
-        return Turn((*shared, suffix), self._output(), think_s, after_s)
+    def _turn(self, slot: int, context: tuple[Segment, ...], place: Turn) -> Turn:
+        """The turn at this place, with what it says and is asked for."""
+        suffix = Segment(self._suffixes(slot, place.number), self._suffix())
+        leaves = self._aborts.next() if self._aborts else None
+        return replace(place, segments=(*context, suffix), output_tokens=self._output(), leaves=leaves)
+
+    def _rewritten(
+        self, compact: Compact, slot: int, number: int, shared: tuple[Segment, ...]
+    ) -> tuple[Segment, ...]:
+        """The context after it was compacted: the old prefix and a summary of its own."""
+        tokens = compact.to_tokens - sum(segment.tokens for segment in shared)
+        return (*shared, Segment(self._summaries(slot, number), tokens))
 
 
 def make_classes(
@@ -101,7 +83,10 @@ def make_classes(
     block_tokens: int | None,
     capacities_tokens: Mapping[str, int] | None,
 ) -> dict[str, ClassSource]:
-    """A source for every class of the workload, in the file's order, with this round's prefixes."""
+    """A source for every class of the workload, in the file's order, with this round's prefixes.
+
+    InputError when a pool cannot be made, or a compacted context is to be shorter than a prefix.
+    """
     sources: dict[str, ClassSource] = {}
     for name, class_ in workload.classes.items():
         label = (workload.name, round_index, "class", name)
@@ -117,5 +102,11 @@ def make_classes(
             if class_.prefix
             else ()
         )
+        longest = max((prefix.tokens for prefix in pool), default=0)
+        if class_.compact and class_.compact.to_tokens <= longest:
+            raise InputError(
+                f"class {name!r} compacts to {class_.compact.to_tokens} tokens, but a prefix has {longest}",
+                do="make compact.to_tokens larger than the longest prefix, which stays",
+            )
         sources[name] = ClassSource(class_, pool, workload.think_scale, workload.seed, *label)
     return sources

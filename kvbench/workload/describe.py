@@ -44,6 +44,12 @@ class ScheduleSummary:
     """To the end of the last phase; priming before it and answers still under way after it come on top."""
     upper_bound: bool
     """Closed loop: counts are what the fastest engine would get through."""
+    branch_requests: int = 0
+    """Requests in side branches of sessions; they count in their class and in the reuse like any other."""
+    compactions: int = 0
+    """Turns that begin with a rewritten context."""
+    aborts: int = 0
+    """Answers that their users are to leave. Output tokens count as asked for, reuse counts what is to come."""
 
     @property
     def requests(self) -> int:
@@ -92,6 +98,9 @@ def describe(schedule: Schedule, block_tokens: int) -> ScheduleSummary:
         ideal_reuse_share=_ideal_reuse_share(block_paths(schedule, block_tokens), block_tokens),
         duration_s=schedule.duration_s,
         upper_bound=closed,
+        branch_requests=sum(request.branch is not None for request in schedule.requests),
+        compactions=sum(not request.carries for request in schedule.requests),
+        aborts=sum(request.aborts for request in schedule.requests),
     )
 
 

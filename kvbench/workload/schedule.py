@@ -25,7 +25,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One request. A later turn (`continues`) has its predecessor's prompt and returned tokens put in front."""
+    """One request. A later turn (`continues`) has its predecessor's prompt and returned tokens put in front, unless
+    the context was rewritten. Several may continue the same request: the next turn and side branches.
+    """
 
     id: int
     phase: str
@@ -34,7 +36,7 @@ class PlannedRequest:
     session: int | None
     turn: int
     intended_s: float | None
-    """None: once `continues` is over plus `think_s` (and, in a closed loop, once a slot is free)."""
+    """None: once `continues` and `waits_for` are over plus `think_s` (in a closed loop, once a slot is free)."""
     think_s: float
     continues: int | None
     segments: tuple[Segment, ...]
@@ -42,11 +44,31 @@ class PlannedRequest:
     prefix: int | None
     """Which member of the class's pool the prompt begins with."""
     repeat_of: int | None
+    carries: bool = True
+    """False: the context was rewritten, so `continues` only says what it comes after; nothing is put in front."""
+    waits_for: tuple[int, ...] = ()
+    """Further requests that must be over, well or not, before the think time begins: ends of side branches."""
+    branch: int | None = None
+    """Which side branch of its session it belongs to, counted from 0; None: the session's own turns."""
+    abort_after_tokens: int | None = None
+    """The user leaves once so many tokens have come; None: not after tokens."""
+    abort_after_s: float | None = None
+    """The user leaves so long after the intended time; None: not after a time."""
 
     @property
     def own_prompt_tokens(self) -> int:
         """Prompt tokens without what a session carries along."""
         return sum(segment.tokens for segment in self.segments)
+
+    @property
+    def returned_tokens(self) -> int:
+        """Output tokens that are planned to come before the user leaves; all of them where a time decides."""
+        return min(self.output_tokens, self.abort_after_tokens or self.output_tokens)
+
+    @property
+    def aborts(self) -> bool:
+        """Whether the user is to leave before the answer is over."""
+        return self.abort_after_s is not None or self.returned_tokens < self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +98,10 @@ class Schedule:
     requests: tuple[PlannedRequest, ...]
     """In the order of the earliest time at which each can be sent; ids rise with it."""
     concurrency: int | None
-    """Set for a closed loop: at most this many requests (or sessions) are under way. `requests` then holds more
-    than any engine gets through; sending stops at the end of the last phase. A request's `phase` and `measured` are
-    what they would be on the fastest engine: `phase_at` tells the phase of the time it is really sent.
+    """Set for a closed loop: at most this many requests (or sessions with their branches) are under way. `requests`
+    then holds more than any engine gets through; sending stops at the end of the last phase. A request's `phase`
+    and `measured` are what they would be on the fastest engine: `phase_at` tells the phase of the time it is really
+    sent.
     """
     request_timeout_s: float
 
@@ -99,10 +122,10 @@ class Schedule:
         lengths: list[int] = []
         after: dict[int, int] = {}
         for request in self.in_order():
-            carried = 0 if request.continues is None else after[request.continues]
+            carried = 0 if request.continues is None or not request.carries else after[request.continues]
             lengths.append(carried + request.own_prompt_tokens)
             if request.session is not None:
-                after[request.id] = lengths[-1] + request.output_tokens
+                after[request.id] = lengths[-1] + request.returned_tokens
         return lengths
 
     def __len__(self) -> int:

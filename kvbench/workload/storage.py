@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,16 +37,27 @@ _TABLE = pa.schema(
         ("output_tokens", pa.int64()),
         ("prefix", pa.int64()),
         ("repeat_of", pa.int64()),
+        ("carries", pa.bool_()),
+        ("waits_for", pa.list_(pa.int64())),
+        ("branch", pa.int64()),
+        ("abort_after_tokens", pa.int64()),
+        ("abort_after_s", pa.float64()),
     ]
 )
 """`identities` and `tokens` are the segments of a request."""
-_PLAIN = tuple(field.name for field in fields(PlannedRequest) if field.name != "segments")
+_PLAIN = tuple(
+    field.name for field in fields(PlannedRequest) if field.default is MISSING and field.name != "segments"
+)
+_OPTIONS = {field.name: field.default for field in fields(PlannedRequest) if field.default is not MISSING}
+"""What most requests do not have. Digests leave it out there: a schedule keeps its digest when an option is new."""
 
 
 def write_schedule(schedule: Schedule, path: Path) -> None:
     """Write the schedule; the file is there whole or not at all. RecordError when the disk refuses."""
     requests = list(schedule.in_order())
-    columns: dict[str, list[object]] = {name: [getattr(request, name) for request in requests] for name in _PLAIN}
+    columns: dict[str, list[object]] = {
+        name: [getattr(request, name) for request in requests] for name in (*_PLAIN, *_OPTIONS)
+    }
     columns["prime"] = [index < len(schedule.prime) for index in range(len(requests))]
     columns["identities"] = [[segment.identity for segment in request.segments] for request in requests]
     columns["tokens"] = [[segment.tokens for segment in request.segments] for request in requests]
@@ -74,7 +86,9 @@ def schedule_digest(schedule: Schedule) -> str:
     digest = hashlib.sha256(json.dumps(_head(schedule), sort_keys=True).encode())
     for request in schedule.in_order():
         contents = [(segment.identity, segment.tokens) for segment in request.segments]
-        digest.update(json.dumps([contents, *(getattr(request, name) for name in _PLAIN)]).encode())
+        options = {name: getattr(request, name) for name in _OPTIONS if getattr(request, name) != _OPTIONS[name]}
+        values = [contents, *(getattr(request, name) for name in _PLAIN), *([options] if options else ())]
+        digest.update(json.dumps(values).encode())
     return digest.hexdigest()
 
 
@@ -98,7 +112,17 @@ def _requests(table: pa.Table) -> Iterator[PlannedRequest]:
             table.column("identities").to_pylist(), table.column("tokens").to_pylist(), strict=True
         )
     )
+    options = _options(table)
     for own, row in zip(
         segments, zip(*(table.column(name).to_pylist() for name in _PLAIN), strict=True), strict=True
     ):
-        yield PlannedRequest(segments=own, **dict(zip(_PLAIN, row, strict=True)))
+        yield PlannedRequest(segments=own, **dict(zip(_PLAIN, row, strict=True)), **next(options))
+
+
+def _options(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Of each request what it has of the options that the file knows; an older file knows fewer."""
+    names = [name for name in _OPTIONS if name in table.column_names]
+    if not names:
+        yield from ({} for _ in range(table.num_rows))
+    for row in table.select(names).to_pylist():
+        yield {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}

@@ -135,7 +135,6 @@ def test_tier_differences_are_the_dimensions_of_the_comparison(tmp_path: Path) -
 
 
 LATER_PROFILES = [
-    ("kind: emulated, model: m", "", "engine.kind: an emulated engine is not supported yet"),
     ("kind: vllm, model: /m, image: 'a@sha256:1'", "", "engine.image: starting an engine from an image"),
     ("kind: vllm, model: /m, command: [x]", "tiers: {host: {size: 1GiB, via: lmcache}}", "a host tier via lmcache"),
 ]
@@ -163,7 +162,6 @@ classes:
 repeat: 5%
 """
 LATER_WORKLOADS = [
-    ("process: poisson, rate: 3/s", "trace: {path: t}", 2, "arrivals.process: replaying a trace"),
     ("pool: 3", "working_set: {of: disk, times: 2}", 5, "a working set sized by the disk tier"),
     ("repeat: 5%", "tier_holdout: 5%", 6, "tier_holdout: holding requests out of a tier"),
 ]

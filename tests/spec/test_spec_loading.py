@@ -92,6 +92,14 @@ def test_a_base_url_loses_its_v1(tmp_path: Path, url: str) -> None:
     ("keys", "words"),
     [
         ("base_url: h:8000", "expected a URL such as http://127.0.0.1:8000"),
+        ("base_url: 'http://'", "expected a URL such as http://127.0.0.1:8000"),
+        ("base_url: 'http://h:99999'", "is not a URL"),
+        ("base_url: 'http://[::1'", "is not a URL"),
+        ("base_url: 'http://a..b'", "is not a URL"),
+        ("base_url: 'http://h/\u00e4'", "expected a URL such as http://127.0.0.1:8000"),
+        ("base_url: 'http://h/v1?key=1'", "expected a server's address"),
+        ("base_url: 'http://me:secret@h'", "does not belong in an address; name the key's variable in api_key_env"),
+        ("base_url: 'http://h', metrics_url: 'http://h:x/metrics'", "is not a URL"),
         ("base_url: 'http://h', token_id_range: [9, 3]", "expected [first, last]"),
         ("base_url: 'http://h', args: {a: 1}", "an attached server is started by somebody else"),
     ],
@@ -101,6 +109,15 @@ def test_impossible_attached_servers(tmp_path: Path, keys: str, words: str) -> N
     with pytest.raises(InputError, match=r"p\.yaml:2: engine") as caught:
         load_profile(file)
     assert words in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keys", ["model: ~nobody-of-this-name/m", "model: tiny"])
+def test_a_home_directory_that_nobody_has_is_told(tmp_path: Path, keys: str) -> None:
+    tiers = "tiers: {host: {size: 1MiB}, disk: {path: ~nobody-of-this-name/kv}}\n"
+    file = write(tmp_path, "p.yaml", f"name: a\nengine: {{kind: vllm, environment: vllm-cpu, {keys}}}\n{tiers}")
+    with pytest.raises(InputError, match="there is no home directory for '~nobody-of-this-name'"):
+        load_profile(file)
 
 
 def test_throttles_are_for_the_embedded_engine(tmp_path: Path) -> None:

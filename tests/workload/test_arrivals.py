@@ -10,19 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.errors import InputError
 from kvbench.spec.workload import Arrivals, Phase
-from kvbench.workload.arrivals import (
-    RateProfile,
-    RateSpan,
-    arrival_times,
-    constant,
-    gamma,
-    lay_out_phases,
-    poisson,
-    rate_profile,
-)
+from kvbench.workload.arrivals import arrival_times, constant, gamma, poisson
 from kvbench.workload.randomness import Stream
+from kvbench.workload.rates import RateProfile, RateSpan, lay_out_phases, rate_profile
 
 _ALARM = 1e-4
 
@@ -176,8 +168,6 @@ def test_the_named_process_is_used(process: str) -> None:
 
 
 def test_what_cannot_be_planned_is_refused() -> None:
-    with pytest.raises(NotSupportedYetError, match="trace"):
-        arrival_times(Arrivals.model_construct(process="trace"), phases({"for": 10}), Stream(1, "x"))
     with pytest.raises(InputError, match="coefficient of variation"):
         arrival_times(
             Arrivals.model_construct(process="gamma", rate=1.0, gamma=None), phases({"for": 10}), Stream(1, "x")

@@ -347,8 +347,6 @@ def test_a_session_is_measured_at_its_last_turn() -> None:
 
 
 def test_what_comes_later_says_so() -> None:
-    with pytest.raises(NotSupportedYetError, match="trace"):
-        build(workload(arrivals={"process": "trace", "trace": {"path": "t.jsonl"}}, phases=SHORT_PHASES))
     with pytest.raises(NotSupportedYetError, match="tier_holdout"):
         build(workload(tier_holdout="10%"))
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from kvbench.workload.randomness import Identities, Stream, exp, ln
+from kvbench.workload.randomness import Identities, Stream, cosine, exp, ln
 
 _ALARM = 1e-4
 """Seeds are fixed: a test passes always or never, and at this level chance hardly ever picks a bad seed."""
@@ -84,6 +84,20 @@ def test_ln_agrees_with_the_c_library(x: float) -> None:
 @given(st.floats(-700, 700))
 def test_exp_agrees_with_the_c_library(x: float) -> None:
     assert exp(x) == pytest.approx(math.exp(x), rel=1e-15)
+
+
+@given(st.floats(-1000, 1000))
+def test_cosine_agrees_with_the_c_library(turns: float) -> None:
+    assert cosine(turns) == pytest.approx(math.cos(2 * math.pi * math.fmod(turns, 1.0)), abs=1e-15)
+
+
+def test_cosine_is_exact_where_it_can_be_and_pinned_elsewhere() -> None:
+    assert [cosine(quarter / 4) for quarter in range(-4, 5)] == [1, 0, -1, 0, 1, 0, -1, 0, 1]
+    assert [cosine(turns).hex() for turns in (0.1, 0.3, 7.77)] == [
+        "0x1.9e3779b97f4a8p-1",
+        "-0x1.3c6ef372fe94ep-2",
+        "0x1.00aeb5da15b80p-3",
+    ]
 
 
 def test_identities_differ_by_seed_label_and_index() -> None:

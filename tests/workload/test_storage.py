@@ -36,6 +36,11 @@ requests = st.builds(
     output_tokens=whole,
     prefix=st.none() | whole,
     repeat_of=st.none() | big,
+    carries=st.booleans(),
+    waits_for=st.lists(big, max_size=3).map(tuple),
+    branch=st.none() | whole,
+    abort_after_tokens=st.none() | whole,
+    abort_after_s=st.none() | times,
 )
 schedules = st.builds(
     Schedule,
@@ -71,6 +76,16 @@ def test_a_real_schedule_survives(tmp_path: Path) -> None:
     schedule = build_schedule(workload(), 3, block_tokens=16, capacities_tokens=None, max_model_len=None)
     write_schedule(schedule, tmp_path / "s.parquet")
     assert read_schedule(tmp_path / "s.parquet") == schedule
+
+
+def test_a_file_without_the_options_that_came_later_is_read(tmp_path: Path) -> None:
+    schedule = build_schedule(workload(), 3, block_tokens=16, capacities_tokens=None, max_model_len=None)
+    path = tmp_path / "s.parquet"
+    write_schedule(schedule, path)
+    table = pq.read_table(path)
+    later = ["carries", "waits_for", "branch", "abort_after_tokens", "abort_after_s"]
+    pq.write_table(table.drop_columns(later), path)
+    assert read_schedule(path) == schedule
 
 
 def test_what_is_no_schedule_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""Lengths (tokens or turns) and think times (seconds) as users write them: a number or a distribution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from kvbench.spec.forms import form
+from kvbench.spec.model import Misfit, SpecModel
+from kvbench.spec.quantity import Number, PositiveSeconds, Seconds, Whole
+
+__all__ = [
+    "Empirical",
+    "Geometric",
+    "Length",
+    "LogNormal",
+    "Think",
+    "ThinkLogNormal",
+    "Tokens",
+    "Uniform",
+]
+
+Tokens = Annotated[Whole, Field(ge=1)]
+
+
+class Uniform(SpecModel):
+    """Whole numbers from a to b, both included."""
+
+    uniform: tuple[Tokens, Tokens]
+
+    @field_validator("uniform")
+    @classmethod
+    def _rising(cls, value: tuple[int, int]) -> tuple[int, int]:
+        if value[0] > value[1]:
+            raise ValueError(f"the smaller number comes first, got {list(value)}")
+        return value
+
+
+def _spread(median: float, p95: float) -> None:
+    if p95 < median:
+        raise Misfit((("p95",), f"the 95th percentile cannot lie below the median, {median:g}"))
+
+
+class LogNormalShape(SpecModel):
+    median: Annotated[Number, Field(gt=0)]
+    p95: Annotated[Number, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> LogNormalShape:
+        _spread(self.median, self.p95)
+        return self
+
+
+class LogNormal(SpecModel):
+    """Lognormal by its median and 95th percentile, rounded, at least 1."""
+
+    lognormal: LogNormalShape
+
+
+class GeometricShape(SpecModel):
+    mean: Annotated[Number, Field(ge=1)]
+
+
+class Geometric(SpecModel):
+    """Geometric on 1, 2, ... by its mean."""
+
+    geometric: GeometricShape
+
+
+class Empirical(SpecModel):
+    """One whole number per line of a file, drawn with replacement. Loading reads the file into `values`."""
+
+    empirical: Path
+    values: tuple[Tokens, ...] = ()
+
+
+Length = Annotated[
+    Annotated[Tokens, Tag("bare")]
+    | Annotated[Uniform, Tag("uniform")]
+    | Annotated[LogNormal, Tag("lognormal")]
+    | Annotated[Geometric, Tag("geometric")]
+    | Annotated[Empirical, Tag("empirical")],
+    Discriminator(
+        form("uniform", "lognormal", "geometric", "empirical"),
+        custom_error_type="form",
+        custom_error_message=(
+            "expected a whole number or one of {uniform: [a, b]}, {lognormal: {median, p95}}, "
+            "{geometric: {mean}}, {empirical: FILE}"
+        ),
+    ),
+]
+
+
+class ThinkShape(SpecModel):
+    median: PositiveSeconds
+    p95: PositiveSeconds
+
+    @model_validator(mode="after")
+    def _fits(self) -> ThinkShape:
+        _spread(self.median, self.p95)
+        return self
+
+
+class ThinkLogNormal(SpecModel):
+    lognormal: ThinkShape
+
+
+Think = Annotated[
+    Annotated[Seconds, Tag("bare")] | Annotated[ThinkLogNormal, Tag("lognormal")],
+    Discriminator(
+        form("lognormal"),
+        custom_error_type="form",
+        custom_error_message="expected a time such as 30s, or {lognormal: {median, p95}}",
+    ),
+]
