@@ -1,4 +1,4 @@
-"""What is sent next, and what follows from an answer: sessions, slots, the end. Pure: it is told the time.
+"""What is sent next and what follows from an answer: sessions, branches, slots, the end. Pure: it is told the time.
 
 Times are seconds from the round's start. Open loop: every request has its own time, whatever the server does.
 """
@@ -36,8 +36,22 @@ class Turn:
     """Encoded ahead of its time, or None."""
 
 
+@dataclass(slots=True)
+class _Held:
+    """A turn that waits for more than the one it continues: for the ends of side branches."""
+
+    request: PlannedRequest
+    open: int
+    """How many it still waits for, the one it continues included."""
+    latest_s: float = 0.0
+    pieces: tuple[Piece, ...] = ()
+
+
 class Agenda:
-    """The requests of a schedule without its priming ones, in the order of their times."""
+    """The requests of a schedule without its priming ones, in the order of their times.
+
+    In a closed loop a session with its branches holds one slot from its first request until nothing of it is left.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self._end_s = schedule.duration_s
@@ -48,7 +62,14 @@ class Agenda:
         self._due: list[tuple[float, int, Turn]] = []
         self._to_prepare: list[tuple[float, int, Turn]] = []
         self._sequence = 0
+        self._held: dict[int, _Held] = {}
+        self._awaited: dict[int, list[int]] = {}
+        self._slots = _Slots(schedule) if schedule.concurrency is not None else None
         for request in schedule.requests:
+            if request.waits_for:
+                self._held[request.id] = _Held(request, 1 + len(request.waits_for))
+                for other in request.waits_for:
+                    self._awaited.setdefault(other, []).append(request.id)
             if request.continues is not None:
                 self._followers.setdefault(request.continues, []).append(request)
             elif schedule.concurrency is not None:
@@ -61,6 +82,8 @@ class Agenda:
             self._add(turn)
 
     def _add(self, turn: Turn) -> None:
+        if self._slots:
+            self._slots.taken(turn.request)
         self._sequence += 1
         entry = (turn.intended_s, self._sequence, turn)
         heapq.heappush(self._due, entry)
@@ -101,21 +124,46 @@ class Agenda:
     def over(self, turn: Turn, ended_s: float, output: Piece | None) -> list[tuple[PlannedRequest, float]]:
         """Note that `turn` has ended; `output` None: it failed.
 
-        Returns the later turns that are lost with it, each with the time it would have been due.
+        Returns the later turns that are lost with it, each with the time it would have been due. What only waited
+        for `turn`, without continuing it, goes on either way.
         """
         followers = self._followers.pop(turn.request.id, [])
-        if output is None or not followers:
+        lost = [] if output is not None else list(self._lose(followers, ended_s))
+        if output is not None:
+            for request in followers:
+                pieces = (*turn.pieces, output, *request.segments) if request.carries else request.segments
+                self._follow(request, ended_s, pieces)
+        self._release(turn.request.id, ended_s)
+        if self._slots and self._slots.left(turn.request):
             self._free_slot(ended_s)
-            return list(self._lose(followers, ended_s))
-        for request in followers:
-            due_s = ended_s + request.think_s
-            if due_s >= self._end_s:
-                self._never(request)
-            else:
-                self._add(Turn(request, due_s, "previous turn", (*turn.pieces, output, *request.segments)))
-        if all(ended_s + request.think_s >= self._end_s for request in followers):
-            self._free_slot(ended_s)
-        return []
+        return lost
+
+    def _follow(self, request: PlannedRequest, ended_s: float, pieces: tuple[Piece, ...]) -> None:
+        """`request` may be due: the one that it continues has ended well."""
+        if not request.waits_for:
+            self._due_at(request, ended_s + request.think_s, pieces)
+        elif (held := self._held.get(request.id)) is not None:
+            held.pieces = pieces
+            self._one_less(held, ended_s)
+
+    def _release(self, request_id: int, ended_s: float) -> None:
+        """What waited for this request has to wait for one less."""
+        for waiting in self._awaited.pop(request_id, ()):
+            if (held := self._held.get(waiting)) is not None:
+                self._one_less(held, ended_s)
+
+    def _one_less(self, held: _Held, ended_s: float) -> None:
+        held.open -= 1
+        held.latest_s = max(held.latest_s, ended_s)
+        if held.open == 0:
+            del self._held[held.request.id]
+            self._due_at(held.request, held.latest_s + held.request.think_s, held.pieces)
+
+    def _due_at(self, request: PlannedRequest, due_s: float, pieces: tuple[Piece, ...]) -> None:
+        if due_s >= self._end_s:
+            self._never(request)
+        else:
+            self._add(Turn(request, due_s, "previous turn", pieces))
 
     def close(self) -> list[PlannedRequest]:
         """The round is over: what was not sent. Nothing is due afterwards."""
@@ -126,8 +174,8 @@ class Agenda:
         for request in rest:
             self._never(request)
         for request_id in list(self._followers):
-            for request in self._followers.pop(request_id, []):
-                self._never(request)
+            self._never_any_of(self._followers.pop(request_id, []))
+        self._never_any_of([held.request for held in self._held.values()])
         return self._unsent
 
     def _free_slot(self, now_s: float) -> None:
@@ -138,15 +186,56 @@ class Agenda:
             self._add(turn)
 
     def _lose(self, requests: Iterable[PlannedRequest], ended_s: float) -> Iterable[tuple[PlannedRequest, float]]:
+        """Everything that continues a failed request, with the time it would have been due."""
         for request in requests:
             due_s = ended_s + request.think_s
             if due_s >= self._end_s:
-                self._never(request)
-            else:
+                self._never_any_of([request])
+            elif self._is_open(request):
                 yield request, due_s
                 yield from self._lose(self._followers.pop(request.id, []), due_s)
+                self._release(request.id, due_s)
 
     def _never(self, request: PlannedRequest) -> None:
+        """Its time comes after the end, and so does that of everything that continues it or waits for it."""
         self._unsent.append(request)
-        for follower in self._followers.pop(request.id, []):
-            self._never(follower)
+        self._never_any_of(self._followers.pop(request.id, []))
+        waiting = [self._held[id_] for id_ in self._awaited.pop(request.id, ()) if id_ in self._held]
+        self._never_any_of([held.request for held in waiting])
+
+    def _never_any_of(self, requests: Iterable[PlannedRequest]) -> None:
+        for request in requests:
+            if self._is_open(request):
+                self._never(request)
+
+    def _is_open(self, request: PlannedRequest) -> bool:
+        """Whether it is still to be decided what becomes of a request that is neither due nor sent.
+
+        To ask is to decide: one that waits for several is reached in several ways, and only the first counts.
+        """
+        return not request.waits_for or self._held.pop(request.id, None) is not None
+
+
+class _Slots:
+    """Which conversations of a closed loop still have something due or under way."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._first: dict[int, int] = {}
+        """The first request of each one's conversation."""
+        for request in schedule.requests:
+            before = request.continues
+            self._first[request.id] = request.id if before is None else self._first.get(before, before)
+        self._open: dict[int, int] = {}
+
+    def taken(self, request: PlannedRequest) -> None:
+        first = self._first[request.id]
+        self._open[first] = self._open.get(first, 0) + 1
+
+    def left(self, request: PlannedRequest) -> bool:
+        """One request less; True when it was the conversation's last."""
+        first = self._first[request.id]
+        self._open[first] -= 1
+        if self._open[first]:
+            return False
+        del self._open[first]
+        return True

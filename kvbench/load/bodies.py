@@ -22,7 +22,7 @@ KEPT_BYTES = 64 * 2**20
 
 
 class Body:
-    """An encoded request with what is to be recorded about its prompt."""
+    """An encoded request with what is to be recorded about its prompt. `content` is all that is sent."""
 
     __slots__ = ("content", "prompt_digest", "prompt_tokens")
 

@@ -14,6 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from time import monotonic_ns
 from urllib.parse import urlsplit
 
 from kvbench.errors import InputError, LoadError
@@ -59,10 +60,9 @@ class Target:
             "Accept-Encoding: identity\r\nUser-Agent: kvbench\r\nContent-Length: "
         ).encode("latin-1")
 
-    def message(self, exchange: Exchange) -> bytes:
-        """The whole request, head and body."""
-        named = b"%d\r\nX-Request-Id: %s\r\n\r\n" % (len(exchange.body), exchange.name.encode("ascii"))
-        return self._head + named + exchange.body
+    def message(self, name: str, body: bytes) -> bytes:
+        """The whole request, head and body; `name` goes with it as X-Request-Id."""
+        return b"%s%d\r\nX-Request-Id: %s\r\n\r\n%s" % (self._head, len(body), name.encode("ascii"), body)
 
 
 def _resolve(host: str, port: int, tls: ssl.SSLContext | None) -> list[Address]:
@@ -109,6 +109,10 @@ class Client:
 
     # -- what a player does -----------------------------------------------------------------------------------
 
+    def message(self, name: str, body: bytes) -> bytes:
+        """What `send` takes: a whole request, made before its time."""
+        return self._target.message(name, body)
+
     def send(self, exchange: Exchange) -> None:
         """Send now. `on_over` is called for it once, from `poll`, `expire`, `abort`, or before this returns."""
         exchange.sent_ns = self.clock.now_ns()
@@ -116,9 +120,13 @@ class Client:
         self._push_deadline(exchange.deadline_ns, exchange, connecting=False)
         self._dispatch(exchange)
 
-    def poll(self, wait_ns: int) -> int:
-        """Wait at most `wait_ns` for something to arrive and handle it; how many sockets had something."""
+    def poll(self, wait_ns: int, due_ns: int | None = None) -> int:
+        """Wait at most `wait_ns` for something to arrive and handle it; how many sockets had something.
+
+        Returns as soon as it is `due_ns`, also in the middle of what has arrived: the rest is found the next time.
+        """
         timeout_s = 0.0
+        in_time = due_ns is not None and self.clock.now_ns() < due_ns
         if wait_ns > GATHER_NS and self.clock.now_ns() - self._polled_ns < GATHER_NS:
             time.sleep(GATHER_NS / 1e9)
             wait_ns -= GATHER_NS
@@ -137,10 +145,15 @@ class Client:
                 if fd == self._wake_fd:
                     os.eventfd_read(fd)
                 continue
-            if events & select.EPOLLOUT or (not connection.connected and events & _LOST):
-                connection.writable()
-            if events & _READABLE and connection.open and connection.connected:
+            if events == _IN and connection.connected:  # nearly always
                 connection.readable()
+            else:
+                if events & _OUT or (not connection.connected and events & _LOST):
+                    connection.writable()
+                if events & _READABLE and connection.open and connection.connected:
+                    connection.readable()
+            if in_time and due_ns is not None and monotonic_ns() >= due_ns:
+                break
         return len(ready)
 
     def next_deadline_ns(self) -> int | None:
@@ -162,10 +175,11 @@ class Client:
                     exchange, Failure("connect", f"no connection after {self._connect_timeout_ns / 1e9:g} s")
                 )
 
-    def abort(self, exchange: Exchange, failure: Failure) -> None:
-        """End it now, whatever its state, and close its connection."""
+    def abort(self, exchange: Exchange, failure: Failure | None) -> None:
+        """End it now, whatever its state, and close its connection. None: its user left."""
         connection = exchange.connection
         if connection:
+            connection.settle()
             connection.exchange = None
             self._drop(connection)
         exchange.over_ns = self.clock.now_ns()
@@ -186,8 +200,9 @@ class Client:
 
     @property
     def pieces(self) -> int:
-        """Pieces of bodies received so far: the sign of life of a server that is streaming."""
-        return self._pieces_of_closed + sum(connection.pieces for connection in self._connections.values())
+        """Reads of bodies so far: the sign of life of a server that is streaming."""
+        under_way = sum(len(exchange.reads) for exchange in self.active)
+        return self._pieces_of_closed + under_way + sum(link.pieces for link in self._connections.values())
 
     # -- what a connection reports ----------------------------------------------------------------------------
 
@@ -232,7 +247,7 @@ class Client:
             connection = self._idle.pop()  # the one used last is the least likely to have been closed
             if connection.open:
                 exchange.connection = connection
-                connection.send(exchange, self._target.message(exchange))
+                connection.send(exchange, exchange.message)
                 return
         self._open(exchange)
 
@@ -250,7 +265,7 @@ class Client:
         exchange.connection = connection
         connection.connect_by_ns = self.clock.now_ns() + self._connect_timeout_ns
         self._push_deadline(connection.connect_by_ns, exchange, connecting=True)
-        connection.connect(exchange, self._target.message(exchange))
+        connection.connect(exchange, exchange.message)
 
     def _push_deadline(self, at_ns: int, exchange: Exchange, *, connecting: bool) -> None:
         self._sequence += 1
@@ -272,11 +287,12 @@ class Client:
         self.active.discard(exchange)
         self._failed_addresses.pop(exchange.id, None)
         exchange.connection = None
-        exchange.body = b""
+        exchange.message = b""
         exchange.failure = failure
         self._on_over(exchange)
 
 
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _WATCHED = select.EPOLLIN | select.EPOLLRDHUP
 _LOST = select.EPOLLERR | select.EPOLLHUP
 _READABLE = select.EPOLLIN | select.EPOLLRDHUP | _LOST
@@ -285,4 +301,4 @@ _READABLE = select.EPOLLIN | select.EPOLLRDHUP | _LOST
 def _progress(exchange: Exchange) -> str:
     if exchange.status is None:
         return "no answer yet"
-    return f"{len(exchange.chunks)} pieces of the answer had come"
+    return f"{len(exchange.reads)} pieces of the answer had come"

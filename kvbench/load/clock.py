@@ -10,6 +10,11 @@ import socket
 import struct
 import time
 from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["ANCILLARY_BYTES", "Clock", "ask_for_receive_times"]
 
@@ -17,6 +22,7 @@ SO_TIMESTAMPNS = 35
 """Linux, <asm-generic/socket.h>; the control message that carries the time has the same number."""
 
 _TIMESPEC = struct.Struct("@ll")
+_NO_STAMP = bytes(_TIMESPEC.size)
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 SAMPLE_NS = 10_000
@@ -28,17 +34,20 @@ STEP_NS = 100_000
 class Clock:
     """Monotonic time in ns, with kernel stamps converted to it."""
 
-    __slots__ = ("_doubtful", "_offset_ns", "lags_ns", "steps", "unstamped")
+    __slots__ = ("_doubtful", "_epochs", "_offset_ns", "_since_ns", "lags_ns", "steps", "unstamped")
 
     def __init__(self) -> None:
-        self.lags_ns = array("q")
-        """How much later than they arrived bytes were read, one entry a read; whoever evaluates it empties it."""
+        self.lags_ns: list[NDArray[np.int64]] = []
+        """How much later than they arrived bytes were read, one value a read; whoever evaluates it empties it."""
         self.unstamped = 0
         """Reads that had to be timed by the clock."""
         self.steps = 0
         """How often the real-time clock was seen to have been set."""
         self._offset_ns = min((self._sample() for _ in range(16)), key=lambda sample: sample[1])[0]
         self._doubtful = False
+        self._since_ns: list[int] = [0]
+        self._epochs: list[int | None] = [self._offset_ns]
+        """What offset holds for reads made since each of `_since_ns`; None: no stamp can be believed."""
 
     now_ns = staticmethod(time.monotonic_ns)
 
@@ -55,28 +64,52 @@ class Clock:
         offset, width = self._sample()
         if width > SAMPLE_NS:
             return
-        self._doubtful = abs(offset - self._offset_ns) > STEP_NS
-        if self._doubtful:
+        if abs(offset - self._offset_ns) > STEP_NS:
             self._offset_ns = offset
             self.steps += 1
+            self._doubtful = True
+            self._begin_epoch(None)
+        elif self._doubtful:
+            self._doubtful = False
+            self._begin_epoch(self._offset_ns)
 
-    def received_ns(self, ancillary: list[tuple[int, int, bytes]]) -> int:
-        """Arrival time of what `recvmsg` just returned with this ancillary data.
+    def _begin_epoch(self, offset_ns: int | None) -> None:
+        self._since_ns.append(time.monotonic_ns())
+        self._epochs.append(offset_ns)
 
-        Without a usable kernel stamp (none there, the clock was set, or a stamp from the future) it is the time
-        of the read. Bytes of several segments carry the stamp of the last one.
+    def received_ns(self, stamps: Sequence[bytes], read_ns: array[int]) -> NDArray[np.int64]:
+        """Arrival times of what was read at `read_ns` with these stamps of the kernel's, in order; int64.
+
+        Without a usable stamp (none there, the clock was set, or a stamp from the future) it is the time of the
+        read. Bytes of several segments carry the stamp of the last one. Never back in time.
         """
-        read_ns = time.monotonic_ns()
-        if ancillary and not self._doubtful:
-            level, kind, data = ancillary[0]
-            if kind == SO_TIMESTAMPNS and level == socket.SOL_SOCKET and len(data) == _TIMESPEC.size:
-                seconds, nanoseconds = _TIMESPEC.unpack(data)
-                at_ns: int = seconds * 1_000_000_000 + nanoseconds - self._offset_ns
-                if at_ns <= read_ns:
-                    self.lags_ns.append(read_ns - at_ns)
-                    return at_ns
-        self.unstamped += 1
-        return read_ns
+        read = np.array(read_ns, np.int64)
+        real, told = _real_ns(stamps)
+        if len(self._epochs) == 1:
+            at = real - self._offset_ns
+        else:
+            epochs = [self._epochs[bisect_right(self._since_ns, one) - 1] for one in read_ns]
+            told &= np.array([epoch is not None for epoch in epochs])
+            at = real - np.array([epoch or 0 for epoch in epochs], np.int64)
+        told &= at <= read
+        if told.all():
+            self.lags_ns.append(read - at)
+        else:
+            self.unstamped += len(read) - int(told.sum())
+            self.lags_ns.append((read - at)[told])
+            at = np.where(told, at, read)
+        return np.maximum.accumulate(at)
+
+
+def _real_ns(stamps: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The kernel's times on its real-time clock, and which of them are there."""
+    told = np.ones(len(stamps), np.bool_)
+    packed = b"".join(stamps)
+    if len(packed) != _TIMESPEC.size * len(stamps) or not all(stamps):
+        told = np.array([len(stamp) == _TIMESPEC.size for stamp in stamps], np.bool_)
+        packed = b"".join(stamp if len(stamp) == _TIMESPEC.size else _NO_STAMP for stamp in stamps)
+    fields = np.frombuffer(packed, np.dtype("l")).reshape(-1, 2).astype(np.int64, copy=False)
+    return fields[:, 0] * 1_000_000_000 + fields[:, 1], told
 
 
 def ask_for_receive_times(sock: socket.socket) -> None:

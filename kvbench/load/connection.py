@@ -1,22 +1,25 @@
-"""One HTTP/1.1 connection: connects, sends one request at a time, takes the answer apart down to the body's pieces.
+"""One HTTP/1.1 connection: connects, sends one request at a time, reads the answer's head and puts its body aside.
 
-Non-blocking; the selector loop in `client` calls `writable` and `readable`. TLS goes through memory buffers, so
-that the bytes are still read by `recvmsg` and keep the kernel's receive time.
+Non-blocking; the selector loop in `client` calls `writable` and `readable`. Reads of a body are kept as they come,
+with the kernel's stamps, and looked into by `framing` when it may be over. TLS goes through memory buffers, so that
+the bytes are still read by `recvmsg` and keep the kernel's receive time.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import ssl
-import zlib
+from time import monotonic_ns
 from typing import Protocol
 
 import httptools
 
 from kvbench.load.clock import ANCILLARY_BYTES, Clock, ask_for_receive_times
 from kvbench.load.exchange import Exchange
+from kvbench.load.framing import Chunked, Framing, FramingError, Sized, UntilClose
 from kvbench.load.outcome import Failure
 
 __all__ = ["Address", "Connection", "Owner"]
@@ -24,7 +27,10 @@ __all__ = ["Address", "Connection", "Owner"]
 READ_BYTES = 65536
 ERROR_BODY_BYTES = 16384
 """As much of an answer with an error status is kept; enough for the server's message."""
+HEAD_BYTES = 65536
 SHOWN = 200
+_HEAD_END = re.compile(rb"\n\r?\n")
+_BODYLESS = (204, 304)
 
 
 class Address:
@@ -71,20 +77,17 @@ class Connection:
         self.reused = False
         self.exchange: Exchange | None = None
         self.pieces = 0
-        """Pieces of bodies received so far on this connection."""
+        """Reads of bodies that are over on this connection."""
         self._message = b""
         self._unsent = memoryview(b"")
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._read_ns = 0
+        self._head: _Head | None = None
+        self._body: Framing | None = None
+        """Set while the body of an answer is being received in the clear."""
         self._answered = False
-        self._complete = False
         self._keep = False
-        self._surplus = False
-        self._sized = False
-        self._gunzip: zlib._Decompress | None = None
-        self._kept_bytes = 0
         self.sock = socket.socket(address.family, socket.SOCK_STREAM)
         self.fd = self.sock.fileno()
+        self._recvmsg = self.sock.recvmsg
         self.sock.setblocking(False)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ask_for_receive_times(self.sock)
@@ -119,7 +122,6 @@ class Connection:
 
     def _start(self, message: bytes) -> None:
         self._answered = False
-        self._complete = False
         self._message = b""
         if self._tls:
             self._tls.write(message)
@@ -173,27 +175,36 @@ class Connection:
         self._start(self._message)
 
     def readable(self) -> None:
-        """One read; everything that it completes is passed on."""
+        """One read. What belongs to a body is only put aside."""
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
-            self._read_ns = self.clock.now_ns()
             self._ended(error.strerror or str(error))
             return
-        # Never back in time, also when one read had its stamp and the one before had to be timed by the clock.
-        self._read_ns = max(self._read_ns, self.clock.received_ns(ancillary))
+        # The only control message that was asked for is the stamp.
+        stamp = ancillary[0][2] if ancillary else b""
+        body, exchange = self._body, self.exchange
+        if body is not None and exchange is not None and data and self._tls is None:
+            # The hot path, once for every read of every stream: as `_received`, without its calls.
+            exchange.reads.append(data)
+            exchange.stamps.append(stamp)
+            exchange.read_ns.append(monotonic_ns())
+            if body.worth_a_walk(data):
+                self._walk(exchange, body)
+        elif self._tls:
+            self._decrypt(data, stamp)
+        elif data:
+            self._received(data, stamp)
+        else:
+            self._ended("the server closed the connection")
+
+    def _decrypt(self, data: bytes, stamp: bytes) -> None:
+        assert self._tls is not None  # noqa: S101  (for the type checker; `readable` has looked)
         if not data:
             self._ended("the server closed the connection")
             return
-        if self._tls:
-            self._decrypt(data)
-        else:
-            self._parse(data)
-
-    def _decrypt(self, data: bytes) -> None:
-        assert self._tls is not None  # noqa: S101  (for the type checker; `readable` has looked)
         self._incoming.write(data)
         if not self.secured:
             self._handshake()
@@ -210,74 +221,58 @@ class Connection:
             if not plain:
                 self._ended("the server closed the connection")
                 return
-            self._parse(plain)
+            self._received(plain, stamp)
         if self.open and self._outgoing.pending:
             self._write_encrypted()  # the protocol's own messages, such as a key update
 
-    def _parse(self, data: bytes) -> None:
-        parser = self._parser
-        if self.exchange is None or parser is None:
-            self._idle_closed()  # bytes that nobody asked for
-            return
-        self._answered = True
-        try:
-            parser.feed_data(data)
-        except httptools.HttpParserCallbackError as error:
-            self._over(Failure("malformed_event", f"the body cannot be read: {error.__context__ or error}"))
-            return
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._over(Failure("malformed_event", f"not an HTTP/1.1 response: {error}"))
-            return
-        if self._complete:
-            self._over(None, keep=self._keep and not self._unsent and not self._surplus)
-
-    # -- called by the parser ---------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        if self._complete:
-            self._surplus = True  # a second answer to one request: this connection cannot be trusted any more
-            return
-        self._gunzip = None
-        self._sized = False
-        self._kept_bytes = 0
-        if self.exchange:
-            self.exchange.begin_answer()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        key = name.lower()
-        if key == b"content-type" and self.exchange:
-            self.exchange.content_type = value.decode("latin-1").lower()
-        elif key == b"content-encoding" and value.lower() in (b"gzip", b"x-gzip"):
-            self._gunzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        elif key in (b"content-length", b"transfer-encoding"):
-            self._sized = True
-
-    def on_headers_complete(self) -> None:
-        if self.exchange and self._parser and not self._complete:
-            self.exchange.status = self._parser.get_status_code()
-
-    def on_body(self, piece: bytes) -> None:
+    def _received(self, data: bytes, stamp: bytes) -> None:
+        """Bytes in the clear."""
+        body = self._body
         exchange = self.exchange
-        if exchange is None or self._complete:
-            return
-        if self._gunzip:
-            piece = self._gunzip.decompress(piece)
-            if not piece:
-                return
-        if exchange.status != 200:
-            self._kept_bytes += len(piece)
-            if self._kept_bytes > ERROR_BODY_BYTES:
-                return
-        self.pieces += 1
-        exchange.times_ns.append(self._read_ns)
-        exchange.chunks.append(piece)
+        if exchange is None:
+            self._idle_closed()  # bytes that nobody asked for
+        elif body is None:
+            self._begin(exchange, data, stamp)
+        else:
+            exchange.reads.append(data)
+            exchange.stamps.append(stamp)
+            exchange.read_ns.append(monotonic_ns())
+            if body.worth_a_walk(data):
+                self._walk(exchange, body)
 
-    def on_message_complete(self) -> None:
-        status = self.exchange.status if self.exchange else None
-        if self._parser and (status is None or status >= 200):
-            self._complete = True
-            # The parser knows this only now: before it returns from here it forgets the message.
-            self._keep = self._parser.should_keep_alive()
+    def _begin(self, exchange: Exchange, data: bytes, stamp: bytes) -> None:
+        """The head of an answer, or part of it; what follows it begins the body."""
+        self._answered = True
+        while data:
+            head = self._head = self._head or _Head()
+            try:
+                data = head.take(data)
+            except httptools.HttpParserError as error:
+                self._over(Failure("malformed_event", f"not an HTTP/1.1 response: {error}"))
+                return
+            if not head.complete:
+                continue
+            self._head = None
+            if head.status < 200:  # interim; the answer follows
+                continue
+            exchange.status = head.status
+            exchange.content_type = head.content_type
+            self._keep = head.keep_alive
+            body = exchange.framing = self._body = head.framing()
+            if data:
+                self._received(data, stamp)
+            elif body.over:
+                self._walk(exchange, body)
+            return
+
+    def _walk(self, exchange: Exchange, body: Framing) -> None:
+        try:
+            body.walk(exchange.reads)
+        except FramingError as error:
+            self._over(Failure("malformed_event", str(error)))
+            return
+        if body.over:
+            self._over(None, keep=self._keep and not self._unsent and not body.surplus)
 
     # -- ends -------------------------------------------------------------------------------------------------
 
@@ -291,11 +286,10 @@ class Connection:
             self.exchange = None
             self.close()
             self.owner.stale(self, exchange)
-        elif exchange.status is not None and exchange.status >= 200 and not self._sized:
-            self._over(None)  # a body that is as long as the connection lives
+        elif isinstance(self._body, UntilClose):
+            self._over(None, closed=True)
         else:
-            when = "before an answer began" if exchange.status is None else f"after {len(exchange.chunks)} pieces"
-            self._over(Failure("stream_broken", f"{why} {when}"))
+            self._over(Failure("stream_broken", why), closed=True)
 
     def _idle_closed(self) -> None:
         self.close()
@@ -310,22 +304,100 @@ class Connection:
             reason = error.strerror or str(error)
             self.owner.connect_failed(self, exchange, Failure("refused" if refused else "connect", reason))
 
-    def _over(self, failure: Failure | None, *, keep: bool = False) -> None:
+    def _over(self, failure: Failure | None, *, keep: bool = False, closed: bool = False) -> None:
+        """The exchange ends with the latest read, or with the end of the connection."""
         exchange = self.exchange
+        if exchange is None:
+            self.close()
+            return
+        read_ns = self.settle()
+        exchange.over_ns = self.clock.now_ns() if closed else read_ns
         self.exchange = None
         if failure or not keep:
             self.close()
-        if exchange is None:
-            return
-        exchange.over_ns = self._read_ns
         if failure is None and exchange.status != 200:
             said = b"".join(exchange.chunks)[:SHOWN].decode("utf-8", "backslashreplace").strip()
             failure = Failure("http_status", f"{exchange.status} {said}".rstrip())
+        if failure and failure.cause == "stream_broken":
+            pieces = len(exchange.chunks)
+            when = "before an answer began" if exchange.status is None else f"after {pieces} pieces"
+            failure = Failure(failure.cause, f"{failure.detail} {when}")
         self.owner.exchange_over(self, exchange, failure)
+
+    def settle(self) -> int:
+        """No more of the answer is read; the time of its last read, now if there was none."""
+        self._body = None
+        if self.exchange is None:
+            return self.clock.now_ns()
+        self.pieces += len(self.exchange.reads)
+        return self.exchange.settle(self.clock) or self.clock.now_ns()
 
     def close(self) -> None:
         """Close the socket; an exchange under way is the caller's to finish."""
         if self.open:
             self.open = False
-            self._parser = None  # it refers back to this connection, and nobody collects cycles during a round
             self.sock.close()
+
+
+class _Head:
+    """The head of one answer, taken apart by llhttp. Refers to itself through the parser until it is complete."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self.status = 0
+        self.content_type = ""
+        self.keep_alive = False
+        self._parser: httptools.HttpResponseParser | None = None
+        self._text = b""
+        self._gzipped = self._chunked = False
+        self._length: int | None = None
+
+    def take(self, data: bytes) -> bytes:
+        """Feed it what comes; returns what lies behind the head. HttpParserError when it is none."""
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
+        before = len(self._text)
+        self._text += data
+        found = _HEAD_END.search(self._text, max(0, before - 2))
+        end = found.end() - before if found else len(data)
+        try:
+            self._parser.feed_data(data[:end])
+        except httptools.HttpParserUpgrade as error:
+            raise httptools.HttpParserError(f"{error}") from error
+        if len(self._text) > HEAD_BYTES:
+            raise httptools.HttpParserError("its head is longer than 64 KiB")
+        if self.complete:
+            self._parser = None  # nobody collects cycles during a round
+        elif found and self._text.strip():
+            raise httptools.HttpParserError("its head ends too early")
+        return data[end:]
+
+    def framing(self) -> Framing:
+        """How the body is going to end."""
+        limit = None if self.status == 200 else ERROR_BODY_BYTES
+        if self.status in _BODYLESS:
+            return Sized(0)
+        if self._chunked:
+            return Chunked(gzipped=self._gzipped, limit=limit)
+        if self._length is not None:
+            return Sized(self._length, gzipped=self._gzipped, limit=limit)
+        return UntilClose(gzipped=self._gzipped, limit=limit)
+
+    # -- called by the parser ---------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key, value = name.lower(), value.strip().lower()
+        if key == b"content-type":
+            self.content_type = value.decode("latin-1")
+        elif key == b"content-encoding":
+            self._gzipped = value in (b"gzip", b"x-gzip")
+        elif key == b"transfer-encoding":
+            self._chunked = value.endswith(b"chunked")
+        elif key == b"content-length":
+            self._length = int(value)
+
+    def on_headers_complete(self) -> None:
+        if self._parser:
+            self.complete = True
+            self.status = self._parser.get_status_code()
+            self.keep_alive = self._parser.should_keep_alive()

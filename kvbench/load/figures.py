@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import time
 from array import array
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +26,10 @@ class LagHistogram:
         self._counts: NDArray[np.int64] = np.zeros(len(_EDGES_NS) + 1, np.int64)
         self.max_ns = 0
 
-    def add(self, lags_ns: array[int]) -> None:
-        if not lags_ns:
+    def add(self, lags_ns: array[int] | NDArray[np.int64]) -> None:
+        values = np.asarray(lags_ns, np.int64)
+        if not len(values):
             return
-        values = np.frombuffer(lags_ns, np.int64)
         self._counts += np.bincount(np.searchsorted(_EDGES_NS, values), minlength=len(self._counts))
         self.max_ns = max(self.max_ns, int(values.max()))
 
@@ -40,6 +43,34 @@ class LagHistogram:
             return None
         index = int(np.searchsorted(np.cumsum(self._counts), q * self.total))
         return float(min(_EDGES_NS[min(index, len(_EDGES_NS) - 1)], self.max_ns)) / 1e9
+
+
+class _Pauses:
+    """The longest collection of garbage; there is none while the round runs, unless something asks for it."""
+
+    def __init__(self) -> None:
+        self.longest_ns = 0
+        self._since_ns = 0
+        gc.callbacks.append(self._collecting)
+
+    def _collecting(self, phase: str, _: dict[str, int]) -> None:
+        now_ns = time.monotonic_ns()
+        if phase == "start":
+            self._since_ns = now_ns
+        else:
+            self.longest_ns = max(self.longest_ns, now_ns - self._since_ns)
+
+    def stop(self) -> None:
+        gc.callbacks.remove(self._collecting)
+
+
+def _steal_s() -> float | None:
+    """CPU time that the hypervisor gave to others, all CPUs together; None where it is not told."""
+    try:
+        fields = Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()
+        return int(fields[8]) / os.sysconf("SC_CLK_TCK")  # proc(5): the eighth number of the first line
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 class Figures:
@@ -64,21 +95,32 @@ class Figures:
         self._doubts = LagHistogram()
         self._unstamped_before = 0
         self._cpu_before_s = 0.0
+        self._begun_ns = clock.now_ns()
+        self._steal_before_s = _steal_s()
+        self._pauses = _Pauses()
 
     def begin(self) -> None:
         """Time zero: what came before does not count."""
         self.events = self.token_events = 0
         self.doubts_ns = array("q")
-        self._clock.lags_ns = array("q")
+        self._clock.lags_ns = []
         self._unstamped_before = self._clock.unstamped
         self._cpu_before_s = time.process_time()
+        self._begun_ns = self._clock.now_ns()
+        self._steal_before_s = _steal_s()
+        self._pauses.longest_ns = 0
 
     def fold(self) -> None:
         """Take in the clock's latest readings; about once a second."""
-        lags, self._clock.lags_ns = self._clock.lags_ns, array("q")
-        self._read_lags.add(lags)
+        lags, self._clock.lags_ns = self._clock.lags_ns, []
+        if lags:
+            self._read_lags.add(np.concatenate(lags))
         doubts, self.doubts_ns = self.doubts_ns, array("q")
         self._doubts.add(doubts)
+
+    def end(self) -> None:
+        """The round is over; `summary` may still be asked."""
+        self._pauses.stop()
 
     def stalled(self, ns: int) -> None:
         self.stall_max_ns = max(self.stall_max_ns, ns)
@@ -90,6 +132,8 @@ class Figures:
         unstamped = self._clock.unstamped - self._unstamped_before
         reads = self._read_lags.total + unstamped
         cpu_s = time.process_time() - self._cpu_before_s
+        elapsed_s = max(1e-9, (self._clock.now_ns() - self._begun_ns) / 1e9)
+        steal_s = _steal_s()
         return {
             "send_lag_p50_s": _quantile(sent, 0.5),
             "send_lag_p99_s": _quantile(sent, 0.99),
@@ -104,7 +148,14 @@ class Figures:
             "unstamped_reads_share": unstamped / reads if reads else None,
             "clock_steps": float(self._clock.steps),
             "loop_stall_max_s": self.stall_max_ns / 1e9,
+            "gc_pause_max_s": self._pauses.longest_ns / 1e9,
             "client_cpu_s": cpu_s,
+            "client_cpu_cores": cpu_s / elapsed_s,
+            "host_steal_cores": (
+                None
+                if steal_s is None or self._steal_before_s is None
+                else (steal_s - self._steal_before_s) / elapsed_s
+            ),
             "client_cpu_ms_per_1000_events": cpu_s * 1e6 / self.events if self.events else None,
             "events": float(self.events),
             "merged_events_share": self._doubts.total / self.token_events if self.token_events else None,

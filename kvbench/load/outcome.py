@@ -7,8 +7,10 @@ from typing import Literal, get_args
 
 __all__ = ["CAUSES", "Cause", "Failure", "Status", "encodable"]
 
-Status = Literal["ok", "error", "unsent"]
-"""`unsent`: its time came after the round was over (a later turn, or a closed loop's surplus); not a failure."""
+Status = Literal["ok", "error", "unsent", "aborted"]
+"""`unsent`: its time came after the round was over (a later turn, or a closed loop's surplus); not a failure.
+`aborted`: the schedule had its user leave before the end of the answer; not a failure either. Its row has the times
+of what came until then, and no output digest."""
 
 Cause = Literal[
     "refused",

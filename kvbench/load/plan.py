@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-__all__ = ["LoadPlan"]
+from kvbench.errors import InputError
+from kvbench.spec.crew import Crew
+
+__all__ = ["LoadPlan", "read_plan"]
 
 
 class LoadPlan(BaseModel):
@@ -31,8 +34,18 @@ class LoadPlan(BaseModel):
     connect_timeout_s: float = 10.0
     """For one TCP connection with its TLS handshake: three SYN retransmissions (1 + 2 + 4 s) and some room."""
     worker: int = 0
+    crew: Crew = Crew()
+    """Who plays it; a single local worker needs no master."""
 
     @property
     def forces_length(self) -> bool:
         """Whether the server is told to produce exactly the tokens asked for, so that fewer are a failure."""
         return self.extra_body.get("ignore_eos") is True or "min_tokens" in self.extra_body
+
+
+def read_plan(path: Path) -> LoadPlan:
+    """The plan in a JSON file. InputError when it is none."""
+    try:
+        return LoadPlan.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise InputError(f"{path} is not a load plan: {error}") from error

@@ -19,6 +19,7 @@ from kvbench.load.client import Client
 from kvbench.load.clock import Clock
 from kvbench.load.exchange import Exchange
 from kvbench.load.figures import Figures
+from kvbench.load.leaving import Leaving
 from kvbench.load.outcome import Failure
 from kvbench.load.plan import LoadPlan
 from kvbench.load.recorder import Recorder
@@ -73,7 +74,10 @@ class Player:
         *,
         report: Callable[[dict[str, object]], None],
         answered: Callable[[Answered], None],
+        begin: Callable[[], int] | None = None,
     ) -> None:
+        """`begin` waits, once everything is primed and encoded, for time zero to be agreed on, and returns it in
+        monotonic ns; without it this player alone decides."""
         self._schedule = schedule
         self._plan = plan
         self._clock = clock
@@ -81,9 +85,11 @@ class Player:
         self._recorder = recorder
         self._report = report
         self._answered = answered
+        self._begin = begin
         self.figures = Figures(clock)
         self._bodies = Bodies(plan)
         self._agenda = Agenda(schedule)
+        self._leaving = Leaving(self._client.abort)
         self._zero_ns = clock.now_ns()
         self._rows = Rows(plan, self._zero_ns)
         self._running: dict[int, Turn] = {}
@@ -112,6 +118,7 @@ class Player:
             self._run()
             self._close()
         finally:
+            self.figures.end()
             gc.enable()
             gc.unfreeze()
             self._client.close()
@@ -139,7 +146,7 @@ class Player:
         while (turn := self._agenda.take_to_prepare(HORIZON_S)) is not None and not self._stopping:
             self._encode(turn)
         before, now_ns = self._rows, self._clock.now_ns()
-        self._zero_ns = now_ns + LEAD_NS
+        self._zero_ns = self._begin() if self._begin else now_ns + LEAD_NS
         self._rows = Rows(self._plan, self._zero_ns)
         for turn, exchange, completion in self._primed:
             turn.intended_s -= before.seconds(self._zero_ns)
@@ -157,6 +164,7 @@ class Player:
         drained_ns = end_ns + int(self._plan.drain_s * 1e9)
         while True:
             now_ns = self._send_due()
+            self._leaving.at(now_ns)
             if now_ns >= self._tick_ns:
                 self._tick(now_ns)
             if self._stopping:
@@ -178,7 +186,8 @@ class Player:
             if not 0 < wait_ns <= CLOSE_NS and self._work(self._rows.seconds(now_ns)):
                 wait_ns = 0
             self.figures.stalled(self._clock.now_ns() - woke_ns)
-            self._client.poll(wait_ns)
+            self._client.poll(wait_ns, moment_ns)
+            self._leaving.read()
             woke_ns = self._clock.now_ns()
             if self._changed or self._stopping or woke_ns >= moment_ns:
                 self._client.expire(woke_ns)
@@ -200,6 +209,8 @@ class Player:
             moment_ns = min(moment_ns, self._zero_ns + int(due_s * 1e9))
         if (deadline_ns := self._client.next_deadline_ns()) is not None:
             moment_ns = min(moment_ns, deadline_ns)
+        if (leave_ns := self._leaving.next_ns) is not None:
+            moment_ns = min(moment_ns, leave_ns)
         return moment_ns
 
     def _look(self, wait_ns: int) -> None:
@@ -234,18 +245,23 @@ class Player:
             self._encode(turn)
         assert turn.body is not None  # noqa: S101  (for the type checker)
         deadline_ns = intended_ns + int(self._schedule.request_timeout_s * 1e9)
-        exchange = Exchange(
-            turn.request.id, f"kvbench-{self._plan.round}-{turn.request.id}", turn.body.content, deadline_ns
-        )
+        exchange = Exchange(turn.request.id, self._name(turn), turn.body.content, deadline_ns)
         turn.body.content = b""
         self._running[turn.request.id] = turn
         self._sent += 1
         self._client.send(exchange)
+        if turn.request.aborts:
+            self._leaving.expect(turn.request, exchange, intended_ns)
         if exchange.sent_ns is not None and not self._priming:
             self.figures.send_lags_s.append((exchange.sent_ns - intended_ns) / 1e9)
 
     def _encode(self, turn: Turn) -> None:
+        """Make the whole request, so that nothing of it is left to do when its time comes."""
         turn.body = self._bodies.make(turn.pieces, turn.request.output_tokens)
+        turn.body.content = self._client.message(self._name(turn), turn.body.content)
+
+    def _name(self, turn: Turn) -> str:
+        return f"kvbench-{self._plan.round}-{turn.request.id}"
 
     def _abort_all(self, failure: Failure) -> None:
         for exchange in list(self._client.active):
@@ -291,7 +307,7 @@ class Player:
         self._recorder.add(row, self._rows.token_times(completion))
         self._count(completion, failure)
         if self._agenda.has_followers(turn):
-            output = None if failure else self._returned(turn, completion)
+            output = None if failure else self._returned(turn, exchange, completion)
             for request, due_s in self._agenda.over(turn, self._ended_s(exchange), output):
                 self._failed += 1
                 self._recorder.add(self._rows.lost(request, due_s), array("d"))
@@ -312,10 +328,12 @@ class Player:
         figures.multi_token_events += completion.placed.multi_token_events
         figures.uncounted_outputs += failure is None and not completion.placed.known
 
-    def _returned(self, turn: Turn, completion: Completion) -> Piece:
+    def _returned(self, turn: Turn, exchange: Exchange, completion: Completion) -> Piece:
         """What the next turn carries of this answer: its token ids, or as many of our own where none were given."""
         if completion.token_ids is not None:
             return completion.token_ids
+        if exchange.left and not completion.placed.times_ns:
+            return ()
         self.figures.substituted_turns += 1
         return Segment(-1 - turn.request.id, len(completion.placed.times_ns) or turn.request.output_tokens)
 

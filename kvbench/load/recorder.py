@@ -10,8 +10,9 @@ import os
 import queue
 import threading
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +42,9 @@ class _PartFile:
         self._thread.start()
         self._queue.put(schema.serialize())
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        self._queue.put(batch.serialize())
+    def append(self, data: pa.Buffer) -> None:
+        """Add a serialized batch."""
+        self._queue.put(data)
 
     def close(self) -> None:
         self._queue.put(_END_OF_STREAM)
@@ -61,12 +63,18 @@ class _PartFile:
 
 
 class Recorder:
-    """Takes rows from one thread."""
+    """Takes rows from one thread.
 
-    def __init__(self, out: Path) -> None:
+    `shipped` is given every batch that goes to the disk, as (`requests` or `tokens`, serialized batch), in that
+    thread; a request's tokens come before its row.
+    """
+
+    def __init__(self, out: Path, *, shipped: Callable[[str, pa.Buffer], None] | None = None) -> None:
         self.rows = 0
         self.tokens = 0
         self._out = out
+        self._shipped = shipped
+        self._closed = False
         self._columns: dict[str, list[object]] = {name: [] for name in REQUESTS.names}
         self._ids = array("q")
         self._counts = array("q")
@@ -99,11 +107,26 @@ class Recorder:
         if not self._ids:
             return
         columns = [pa.array(self._columns[field.name], field.type) for field in REQUESTS]
-        self._tokens.append(self._token_batch())  # first, so that a request's row implies its tokens
-        self._requests.append(pa.RecordBatch.from_arrays(columns, schema=REQUESTS))
+        self._write("tokens", self._token_batch())  # first, so that a request's row implies its tokens
+        self._write("requests", pa.RecordBatch.from_arrays(columns, schema=REQUESTS))
         for column in self._columns.values():
             column.clear()
         self._ids, self._counts, self._times_s = array("q"), array("q"), array("d")
+
+    def append(self, table: Literal["requests", "tokens"], batch: pa.RecordBatch) -> None:
+        """Rows that were recorded elsewhere. RecordError when the disk has refused earlier rows."""
+        self.flush()
+        if table == "requests":
+            self.rows += batch.num_rows
+        else:
+            self.tokens += batch.num_rows
+        self._write(table, batch)
+
+    def _write(self, table: Literal["requests", "tokens"], batch: pa.RecordBatch) -> None:
+        data = batch.serialize()
+        (self._requests if table == "requests" else self._tokens).append(data)
+        if self._shipped:
+            self._shipped(table, data)
 
     def _token_batch(self) -> pa.RecordBatch:
         counts = np.frombuffer(self._counts, np.int64)
@@ -119,7 +142,10 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Write what has come; the parts stay as they are."""
+        """Write what has come; the parts stay as they are. More than once is as good as once."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             self.flush()
         finally:
@@ -140,6 +166,10 @@ class Recorder:
                 raise RecordError(
                     f"{part.path} holds {written} rows where {rows} were recorded; the file was changed"
                 )
+        self.discard()
+
+    def discard(self) -> None:
+        """After `close`: remove the parts."""
         self._tokens.path.unlink()
         self._requests.path.unlink()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 
+import numpy as np
+
 from kvbench.load.agenda import Turn
 from kvbench.load.exchange import Exchange
 from kvbench.load.outcome import Failure, Status
@@ -17,9 +19,11 @@ __all__ = ["Rows", "failure_of", "output_digest"]
 
 
 def failure_of(turn: Turn, exchange: Exchange, completion: Completion, *, forces_length: bool) -> Failure | None:
-    """Why the request failed, or None: it succeeded."""
+    """Why the request failed, or None: it succeeded, or its user left it as planned."""
     if exchange.failure:
         return exchange.failure
+    if exchange.left:
+        return _failure_of_what_was_left(exchange, completion)
     if completion.failure:
         kind = exchange.content_type.partition(";")[0]
         if completion.events == 0 and kind != "text/event-stream":
@@ -31,6 +35,15 @@ def failure_of(turn: Turn, exchange: Exchange, completion: Completion, *, forces
     received = len(completion.placed.times_ns)
     if forces_length and completion.placed.known and received < asked:
         return Failure("short_output", f"{received} of {asked} tokens, finish_reason {completion.finish_reason}")
+    return None
+
+
+def _failure_of_what_was_left(exchange: Exchange, completion: Completion) -> Failure | None:
+    """That the answer is not complete is no failure; what the server said until then may be one."""
+    if exchange.status not in (None, 200):
+        return Failure("http_status", f"{exchange.status}")
+    if completion.failure and completion.failure.cause != "stream_broken":
+        return completion.failure
     return None
 
 
@@ -53,14 +66,15 @@ class Rows:
         return (at_ns - self._zero_ns) / 1e9
 
     def token_times(self, completion: Completion) -> array[float]:
-        return array("d", [self.seconds(at_ns) for at_ns in completion.placed.times_ns])
+        times_s = (np.array(completion.placed.times_ns, np.int64) - self._zero_ns) / 1e9
+        return array("d", times_s.tobytes())
 
     def answered(
         self, turn: Turn, exchange: Exchange, completion: Completion, failure: Failure | None
     ) -> dict[str, object]:
         """The row of a request that was sent, whatever came of it."""
         placed = completion.placed
-        status: Status = "error" if failure else "ok"
+        status: Status = "error" if failure else "aborted" if exchange.left else "ok"
         return self._planned(turn.request) | {
             "intended_s": turn.intended_s,
             "intended_basis": turn.basis,
@@ -74,7 +88,7 @@ class Rows:
             "status": status,
             "error": str(failure) if failure else None,
             "prompt_digest": turn.body.prompt_digest if turn.body else None,
-            "output_digest": None if failure else output_digest(completion),
+            "output_digest": output_digest(completion) if status == "ok" else None,
             "finish_reason": completion.finish_reason,
             "http_status": exchange.status,
             "ended_s": None if exchange.over_ns is None else self.seconds(exchange.over_ns),
@@ -114,6 +128,7 @@ class Rows:
             "worker": self._plan.worker,
             "prefix": request.prefix,
             "repeat_of": request.repeat_of,
+            "branch": request.branch,
         }
 
 

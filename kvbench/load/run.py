@@ -16,13 +16,15 @@ from kvbench.errors import InputError, LoadError
 from kvbench.load.plan import LoadPlan
 from kvbench.record.atomic import write_text
 
-__all__ = ["LoadResult", "run_load"]
+__all__ = ["LoadResult", "child_number", "run_load"]
 
 LOOK_S = 0.2
 """How often `should_stop` is asked."""
 STOP_S = 30.0
 """A driver told to stop has this long to write its rows; then it is killed."""
 KILL_S = 2.0
+CREW_KILL_S = 6.0
+"""A master ends its workers first."""
 _LAST_LINES = 12
 
 
@@ -38,6 +40,8 @@ class LoadResult:
     rows: int
     figures: dict[str, float] = field(default_factory=dict)
     """The driver about itself, as in `load.json`; what was not measured is left out."""
+    faults: tuple[str, ...] = ()
+    """What happened to a worker, so that the round does not count; its rows are in part files only."""
 
 
 def run_load(
@@ -64,11 +68,13 @@ class _Driver:
         path = plan.out / "load-plan.json"
         write_text(path, plan.model_dump_json(indent=1) + "\n")
         self._log = plan.out / "load.log"
+        alone = plan.crew.single
+        self._kill_s = KILL_S if alone else CREW_KILL_S
         # A session of its own: Ctrl-C goes to kvbench alone, which then ends the driver. Its stdin is this
         # process's alone, so that it closes, and the driver stops, whatever ends this process.
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kvbench.load.driver", os.fspath(path)],
+                [sys.executable, "-m", "kvbench.load.driver" if alone else "kvbench.load.master", os.fspath(path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -81,7 +87,7 @@ class _Driver:
     def watch(self, on_event: Callable[[dict[str, object]], None], should_stop: Callable[[], bool]) -> LoadResult:
         stopping = False
         silent_s = 0.0
-        out = _number(self._process.stdout)
+        out = child_number(self._process.stdout)
         rest = b""
         with selectors.DefaultSelector() as selector:
             selector.register(out, selectors.EVENT_READ)
@@ -104,7 +110,7 @@ class _Driver:
 
     def _order(self, word: str) -> None:
         with suppress(BrokenPipeError):  # then it has ended, and its exit code tells why
-            os.write(_number(self._process.stdin), word.encode() + b"\n")
+            os.write(child_number(self._process.stdin), word.encode() + b"\n")
 
     def _take(self, event: dict[str, object], on_event: Callable[[dict[str, object]], None]) -> None:
         kind = event["event"]
@@ -118,17 +124,21 @@ class _Driver:
             self._error = event
             return
         on_event(event)
+        if kind == "primed":
+            self._order("go")  # only now: whoever listens has looked at the engine between priming and time zero
 
     def _result(self, code: int, stopping: bool) -> LoadResult:
         if code == 0 and self._finished:
             figures = self._finished["figures"]
             measured = figures if isinstance(figures, dict) else {}
+            faults = self._finished.get("faults")
             return LoadResult(
                 complete=bool(self._finished["complete"]) and not stopping,
                 started_monotonic=self._zero,
                 planned=int(str(self._finished["planned"])),
                 rows=int(str(self._finished["rows"])),
                 figures={name: float(value) for name, value in measured.items() if value is not None},
+                faults=tuple(map(str, faults)) if isinstance(faults, list) else (),
             )
         if self._error:
             kind = InputError if self._error["exit_code"] == InputError.exit_code else LoadError
@@ -144,7 +154,7 @@ class _Driver:
             for stream in (self._process.stdin, self._process.stdout):
                 if stream:
                     stream.close()
-            self._process.wait(KILL_S)
+            self._process.wait(self._kill_s)
         except subprocess.TimeoutExpired:
             pass
         finally:
@@ -159,7 +169,8 @@ def _last_lines(log: Path) -> list[str]:
     return log.read_text("utf-8", "replace").splitlines()[-_LAST_LINES:]
 
 
-def _number(stream: object) -> int:
+def child_number(stream: object) -> int:
+    """The file descriptor of a child's pipe. LoadError when it has none."""
     number = getattr(stream, "fileno", None)
     if number is None:
         raise LoadError("the load driver has no pipes")

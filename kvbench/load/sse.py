@@ -6,9 +6,13 @@ event, lines that begin with a colon are comments, several data lines are joined
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import methodcaller
+
 __all__ = ["EventDecoder"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ENDS_AN_EVENT = methodcaller("endswith", b"\n\n")
 
 
 class EventDecoder:
@@ -22,21 +26,28 @@ class EventDecoder:
         self._after_cr = False
         self._fresh = True
 
+    def one_each(self, chunks: Sequence[bytes]) -> bytes | None:
+        """Where each chunk is exactly one event of one line, as nearly always: their data, separated by commas.
+
+        None: it is otherwise, or something is pending; nothing was taken then and the chunks are to be fed.
+        """
+        if self._rest or self._data or self._after_cr:
+            return None
+        joined = b"".join(chunks)
+        # As many line ends as that, two of them at the end of every chunk, leave none for anywhere else.
+        if not (
+            joined.count(b"\n") == 2 * len(chunks)
+            and joined.startswith(b"data: ")
+            and joined.count(b"\n\ndata: ") == len(chunks) - 1
+            and all(map(_ENDS_AN_EVENT, chunks))
+            and b"\r" not in joined
+        ):
+            return None
+        self._fresh = False
+        return joined[6:-2].replace(b"\n\ndata: ", b",")
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """Data of the events whose last byte is in `chunk`."""
-        # Nearly every chunk of a completion is exactly one event of one line: no need to take it apart.
-        if (
-            chunk.startswith(b"data: ")
-            and chunk.find(b"\n", 6) == len(chunk) - 2
-            and chunk.endswith(b"\n\n")
-            and not (self._rest or self._data or self._after_cr)
-            and b"\r" not in chunk
-        ):
-            self._fresh = False
-            return [chunk[6:-2]]
-        return self._feed_lines(chunk)
-
-    def _feed_lines(self, chunk: bytes) -> list[bytes]:
         if not chunk:
             return []
         if self._after_cr:

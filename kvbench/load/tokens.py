@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["Carrier", "Placed", "place_tokens"]
+__all__ = ["Carriers", "Placed", "place_tokens"]
 
 
-class Carrier(NamedTuple):
-    """An event that may carry tokens."""
+class Carriers:
+    """The events that may carry tokens, by column: an object for each would cost more than all the rest."""
 
-    at_ns: int
-    ids: int | None
-    """Token ids in it; None: the field is not there or null."""
-    counted: int | None
-    """Output tokens so far by the usage in the event; None: no usage in it."""
-    text: int
-    """Characters of text in it."""
+    __slots__ = ("at_ns", "counted", "ids", "text")
+
+    def __init__(self) -> None:
+        self.at_ns: list[int] = []
+        self.ids: list[int | None] = []
+        """Token ids in each; None: the field is not there or null."""
+        self.counted: list[int | None] = []
+        """Output tokens so far by the usage in the event; None: no usage in it."""
+        self.text: list[int] = []
+        """Characters of text in each."""
 
 
 class Placed(NamedTuple):
@@ -39,32 +42,31 @@ class Placed(NamedTuple):
     its time can be. It came after the event before them, hence at most by the gap to that."""
 
 
-def place_tokens(carriers: Sequence[Carrier], total: int | None) -> Placed:
+def place_tokens(carriers: Carriers, total: int | None) -> Placed:
     """Give each token the receive time of the event that carried it. `total` is the final usage, if any."""
-    if not carriers:
+    if not carriers.at_ns:
         return Placed([], 0, True, None, 0, [])
-    if any(carrier.ids for carrier in carriers):
-        return _placed(carriers, [carrier.ids or 0 for carrier in carriers])
-    if any(carrier.counted is not None for carrier in carriers):
-        return _placed(carriers, _differences(carriers, total))
+    if any(carriers.ids):
+        return _placed(carriers.at_ns, [ids or 0 for ids in carriers.ids])
+    if carriers.counted.count(None) < len(carriers.counted):
+        return _placed(carriers.at_ns, _differences(carriers.counted, total))
     if total is not None:
-        return _placed(carriers, _spread(carriers, total))
-    first = next((carrier.at_ns for carrier in carriers if carrier.text), None)
+        return _placed(carriers.at_ns, _spread(carriers.text, total))
+    first = next((at_ns for at_ns, text in zip(carriers.at_ns, carriers.text, strict=True) if text), None)
     return Placed([], 0, False, first, 0, [])
 
 
-def _placed(carriers: Sequence[Carrier], counts: Sequence[int]) -> Placed:
+def _placed(at_ns: list[int], counts: Sequence[int]) -> Placed:
+    if counts.count(1) == len(counts):  # nearly always
+        return Placed(at_ns, 0, True, at_ns[0], len(at_ns), _doubts(at_ns))
     times: list[int] = []
     at: list[int] = []
     multi = 0
-    for carrier, count in zip(carriers, counts, strict=True):
-        if count == 1:
-            times.append(carrier.at_ns)
-        elif count > 1:
-            times += [carrier.at_ns] * count
-            multi += 1
+    for one_ns, count in zip(at_ns, counts, strict=True):
+        times += [one_ns] * count
+        multi += count > 1
         if count:
-            at.append(carrier.at_ns)
+            at.append(one_ns)
     return Placed(times, multi, True, times[0] if times else None, len(at), _doubts(at))
 
 
@@ -78,12 +80,12 @@ def _doubts(at_ns: Sequence[int]) -> list[int]:
     return [before[time_ns] for time_ns, next_ns in pairwise(at_ns) if time_ns == next_ns]
 
 
-def _differences(carriers: Sequence[Carrier], total: int | None) -> list[int]:
+def _differences(totals: Sequence[int | None], total: int | None) -> list[int]:
     """From running totals; what only the final usage counts belongs to the last event."""
     counts: list[int] = []
     so_far = 0
-    for carrier in carriers:
-        now = max(so_far, carrier.counted if carrier.counted is not None else so_far)
+    for told in totals:
+        now = max(so_far, told if told is not None else so_far)
         counts.append(now - so_far)
         so_far = now
     if total is not None and total > so_far:
@@ -91,29 +93,30 @@ def _differences(carriers: Sequence[Carrier], total: int | None) -> list[int]:
     return counts
 
 
-def _spread(carriers: Sequence[Carrier], total: int) -> list[int]:
+def _spread(texts: Sequence[int], total: int) -> list[int]:
     """One token an event where that fits. Too many tokens: the events with most text carried several. Too few:
     events without text, the last first, carried none (servers end with an empty event that only says why).
     """
-    counts = [1] * len(carriers)
-    surplus = total - len(carriers)
+    counts = [1] * len(texts)
+    surplus = total - len(texts)
     if surplus > 0:
-        return _heap_on_longest(carriers, counts, surplus)
-    by_emptiness = sorted(range(len(carriers)), key=lambda index: (carriers[index].text > 0, -index))
-    for index in by_emptiness[:-surplus] if surplus else ():
-        counts[index] = 0
+        return _heap_on_longest(texts, counts, surplus)
+    if surplus < 0:
+        by_emptiness = sorted(range(len(texts)), key=lambda index: (texts[index] > 0, -index))
+        for index in by_emptiness[:-surplus]:
+            counts[index] = 0
     return counts
 
 
-def _heap_on_longest(carriers: Sequence[Carrier], counts: list[int], surplus: int) -> list[int]:
+def _heap_on_longest(texts: Sequence[int], counts: list[int], surplus: int) -> list[int]:
     """Surplus tokens go where there is most text per token already placed."""
-    texts = sum(carrier.text for carrier in carriers)
-    if texts == 0:
+    characters = sum(texts)
+    if characters == 0:
         counts[-1] += surplus
         return counts
-    longest_first = sorted(range(len(carriers)), key=lambda index: -carriers[index].text)
+    longest_first = sorted(range(len(texts)), key=lambda index: -texts[index])
     for index in longest_first:
-        share = min(surplus, max(1, round(surplus * carriers[index].text / texts)))
+        share = min(surplus, max(1, round(surplus * texts[index] / characters)))
         counts[index] += share
         surplus -= share
         if surplus == 0:

@@ -21,7 +21,7 @@ from locust.exception import StopUser
 from kvbench.load.mailbox import Mailbox
 from kvbench.load.player import Answered, Player
 
-__all__ = ["Share", "play_with_locust"]
+__all__ = ["Environment", "Share", "play_with_locust", "schedule_user"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +98,21 @@ def _tell_locust(environment: Environment, answer: Answered) -> None:
     )
 
 
-def play_with_locust(share: Share) -> bool:
-    """Play `share` as one Locust user of a local runner; True when it was played to its end."""
+def schedule_user(play: Callable[[Environment], None]) -> type[User]:
+    """The user class of every process of a round: each user plays one share and is done."""
 
     class ScheduleUser(User):
         @task
-        def play(self) -> None:
-            share.play(self.environment)
+        def play_share(self) -> None:
+            play(self.environment)
             raise StopUser
 
-    environment = Environment(user_classes=[ScheduleUser])
+    return ScheduleUser
+
+
+def play_with_locust(share: Share) -> bool:
+    """Play `share` as one Locust user of a local runner; True when it was played to its end."""
+    environment = Environment(user_classes=[schedule_user(share.play)])
     runner = environment.create_local_runner()
     runner.start(1, spawn_rate=1)
     try:

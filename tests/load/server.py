@@ -26,6 +26,8 @@ class Request:
     head: str
     body: dict
     at: float
+    peer: str = ""
+    """The client's address."""
 
     @property
     def prompt(self) -> list[int]:
@@ -166,6 +168,16 @@ def stream(*pieces: bytes, end: bool = True) -> Behaviour:
     return behave
 
 
+def raw(data: bytes) -> Behaviour:
+    """Exactly these bytes, and then nothing."""
+
+    def behave(request: Request, peer: Peer) -> None:
+        peer.send(data)
+        peer.hang()
+
+    return behave
+
+
 def hang(request: Request, peer: Peer) -> None:
     peer.hang()
 
@@ -209,6 +221,8 @@ class ScriptedServer:
     behaviour: Behaviour
     tls: ssl.SSLContext | None = None
     family: socket.AddressFamily = socket.AF_INET
+    host: str = ""
+    """Where it listens; loopback unless said."""
     requests: list[Request] = field(default_factory=list)
     running: int = 0
     peak: int = 0
@@ -222,7 +236,9 @@ class ScriptedServer:
         self._threads: list[threading.Thread] = []
         self._socks: list[socket.socket] = []
         self._listener = socket.create_server(
-            ("::1" if self.family == socket.AF_INET6 else "127.0.0.1", 0), family=self.family, backlog=512
+            (self.host or ("::1" if self.family == socket.AF_INET6 else "127.0.0.1"), 0),
+            family=self.family,
+            backlog=512,
         )
         self.port = self._listener.getsockname()[1]
         self._start(self._accept)
@@ -241,7 +257,7 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        host = "[::1]" if self.family == socket.AF_INET6 else "127.0.0.1"
+        host = self.host or ("[::1]" if self.family == socket.AF_INET6 else "127.0.0.1")
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
     @property
@@ -301,4 +317,4 @@ class ScriptedServer:
         )
         while len(body) < length:
             body += sock.recv(65536)
-        return Request(number, nth, head.decode(), json.loads(body), at)
+        return Request(number, nth, head.decode(), json.loads(body), at, sock.getpeername()[0])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from dataclasses import replace
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.load.agenda import Agenda, Turn
@@ -86,6 +88,102 @@ def test_in_a_closed_loop_a_session_keeps_its_slot_while_it_thinks() -> None:
     assert ids(take_all(agenda, 4.0)) == [2]
 
 
+def branching(wait: bool = True, **changed: object) -> list[PlannedRequest]:
+    """A turn, two side branches from it (one of two requests), and the turn after."""
+    return [
+        request(0, 0.0, session=0),
+        request(1, None, session=0, turn=1, continues=0, branch=0),
+        request(2, None, session=0, turn=1, continues=0, branch=1),
+        request(3, None, session=0, turn=2, continues=2, branch=1, think_s=1.0),
+        request(4, None, session=0, turn=1, continues=0, think_s=2.0, waits_for=(1, 3) if wait else (), **changed),
+    ]
+
+
+def test_branches_start_at_once_and_the_next_turn_comes_after_the_last_of_them_and_its_think_time() -> None:
+    planned = branching()
+    agenda = Agenda(schedule(*planned, for_s=60))
+    (first,) = take_all(agenda, 0.0)
+    agenda.over(first, 1.0, (7,))
+    one, other = take_all(agenda, 1.0)
+    assert (one.request.id, other.request.id, one.basis) == (1, 2, "previous turn")
+    assert one.pieces == (*planned[0].segments, (7,), *planned[1].segments)
+    agenda.over(other, 4.0, (8,))
+    assert agenda.next_due_s == 5.0
+    (last,) = take_all(agenda, 5.0)
+    assert last.pieces == (*other.pieces, (8,), *planned[3].segments)
+    agenda.over(last, 6.0, ())
+    assert agenda.next_due_s is None
+    agenda.over(one, 9.0, ())
+    assert agenda.next_due_s == 11.0
+    (after,) = take_all(agenda, 11.0)
+    assert after.pieces == (*planned[0].segments, (7,), *planned[4].segments)
+
+
+def test_a_turn_that_does_not_wait_comes_beside_the_branches() -> None:
+    agenda = Agenda(schedule(*branching(wait=False), for_s=60))
+    (first,) = take_all(agenda, 0.0)
+    agenda.over(first, 1.0, (7,))
+    assert ids(take_all(agenda, 1.0)) == [1, 2]
+    assert agenda.next_due_s == 3.0
+
+
+def test_a_branch_that_fails_is_over_and_does_not_end_the_session() -> None:
+    agenda = Agenda(schedule(*branching(), for_s=60))
+    (first,) = take_all(agenda, 0.0)
+    agenda.over(first, 1.0, (7,))
+    one, other = take_all(agenda, 1.0)
+    assert [(lost.id, at_s) for lost, at_s in agenda.over(other, 2.0, None)] == [(3, 3.0)]
+    agenda.over(one, 2.5, ())
+    assert agenda.next_due_s == 5.0  # what was lost would have been due at 3, and then comes the think time
+
+
+def test_branches_are_lost_with_the_turn_that_they_start_from() -> None:
+    agenda = Agenda(schedule(*branching(), for_s=60))
+    (first,) = take_all(agenda, 0.0)
+    assert [(lost.id, at_s) for lost, at_s in agenda.over(first, 1.0, None)] == [
+        (1, 1.0),
+        (2, 1.0),
+        (3, 2.0),
+        (4, 3.0),
+    ]
+    assert agenda.close() == []
+
+
+def test_what_waits_for_a_request_that_comes_too_late_comes_too_late() -> None:
+    agenda = Agenda(schedule(*branching(), for_s=1.5))
+    (first,) = take_all(agenda, 0.0)
+    agenda.over(first, 1.0, (7,))
+    one, other = take_all(agenda, 1.0)
+    agenda.over(one, 1.2, ())
+    agenda.over(other, 1.2, (8,))
+    assert agenda.next_due_s is None
+    assert sorted(ids(agenda.close())) == [3, 4]
+
+
+def test_a_rewritten_context_carries_nothing() -> None:
+    turns = [request(0, 0.0, session=0), request(1, None, session=0, turn=1, continues=0, carries=False)]
+    agenda = Agenda(schedule(*turns, for_s=60))
+    (first,) = take_all(agenda, 0.0)
+    agenda.over(first, 1.0, (7,))
+    (second,) = take_all(agenda, 1.0)
+    assert second.pieces == turns[1].segments
+
+
+def test_in_a_closed_loop_a_session_keeps_its_slot_until_nothing_of_it_is_left() -> None:
+    planned = [replace(one, intended_s=None) for one in branching(wait=False)]
+    agenda = Agenda(schedule(*planned, request(9, None), concurrency=1, for_s=60))
+    (first,) = take_all(agenda, 0.0)
+    agenda.over(first, 1.0, (7,))
+    running = take_all(agenda, 3.0)
+    assert ids(running) == [1, 2, 4]
+    for turn in running:
+        agenda.over(turn, 4.0, (8,))
+    assert agenda.next_due_s == 5.0
+    (last,) = take_all(agenda, 5.0)
+    agenda.over(last, 6.0, None)
+    assert ids(take_all(agenda, 6.0)) == [9]
+
+
 def test_only_what_is_near_is_prepared_ahead() -> None:
     agenda = Agenda(schedule(*(request(i, float(i)) for i in range(10)), for_s=20))
     prepared = []
@@ -94,26 +192,57 @@ def test_only_what_is_near_is_prepared_ahead() -> None:
     assert prepared == [0, 1, 2]
 
 
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_every_planned_request_comes_out_exactly_once(data: st.DataObject) -> None:
     planned: list[PlannedRequest] = []
-    for id_ in range(data.draw(st.integers(1, 12))):
+    for id_ in range(data.draw(st.integers(1, 14))):
         before = data.draw(st.none() | st.integers(0, id_ - 1)) if id_ else None
-        if before is not None and any(other.continues == before for other in planned):
-            before = None
         at_s = None if before is not None else data.draw(st.floats(0, 9))
-        planned.append(request(id_, at_s, continues=before, think_s=data.draw(st.floats(0, 5))))
+        # it may wait for others that continue the same request, directly or not
+        beside = [one.id for one in planned if before is not None and before in ancestors(planned, one)]
+        waits_for = tuple(data.draw(st.lists(st.sampled_from(beside), unique=True, max_size=3))) if beside else ()
+        carries = data.draw(st.booleans())
+        planned.append(
+            request(
+                id_,
+                at_s,
+                continues=before,
+                think_s=data.draw(st.floats(0, 5)),
+                waits_for=waits_for,
+                carries=carries,
+            )
+        )
     concurrency = data.draw(st.none() | st.integers(1, 3))
     agenda = Agenda(schedule(*planned, concurrency=concurrency, for_s=10))
     out: list[int] = []
+    running: list[tuple[float, Turn]] = []
     now_s = 0.0
-    while (due_s := agenda.next_due_s) is not None:
-        now_s = max(now_s, due_s)
-        turn = agenda.take_due(now_s)
-        assert turn is not None
-        now_s += data.draw(st.floats(0, 3))
-        ok = data.draw(st.booleans())
-        out.append(turn.request.id)
-        out += [lost.id for lost, _ in agenda.over(turn, now_s, (1,) if ok else None)]
+    while agenda.next_due_s is not None or running:
+        if agenda.next_due_s is not None and (not running or data.draw(st.booleans())):
+            now_s = max(now_s, agenda.next_due_s)
+            turn = agenda.take_due(now_s)
+            assert turn is not None
+            running.append((now_s, turn))
+            out.append(turn.request.id)
+        else:
+            _, turn = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            now_s += data.draw(st.floats(0, 3))
+            ok = data.draw(st.booleans())
+            out += [lost.id for lost, _ in agenda.over(turn, now_s, (1,) if ok else None)]
+        if concurrency is not None:
+            assert len({root(planned, turn.request) for _, turn in running}) <= concurrency
     out += ids(agenda.close())
     assert sorted(out) == [one.id for one in planned]
+
+
+def ancestors(planned: list[PlannedRequest], one: PlannedRequest) -> list[int]:
+    found = []
+    while one.continues is not None:
+        found.append(one.continues)
+        one = planned[one.continues]
+    return found
+
+
+def root(planned: list[PlannedRequest], one: PlannedRequest) -> int:
+    return (ancestors(planned, one) or [one.id])[-1]

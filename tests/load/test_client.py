@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import ssl
 import subprocess
@@ -31,6 +32,7 @@ from tests.load.server import (
     hang,
     interim_then_normal,
     not_a_stream,
+    raw,
     reset_midway,
     token_event,
     usage_event,
@@ -94,6 +96,47 @@ def test_bodies_of_every_framing(behaviour: Behaviour, tmp_path: Path) -> None:
     assert len(played.tokens) == 12
 
 
+def _whole_answer(kind: str) -> bytes:
+    """Head and body of an answer of two tokens; the second is in one chunk with the usage."""
+    first, second = token_event([7]), token_event([8], "length") + usage_event(20, 2)
+    if kind == "crlf":
+        first, second = (part.replace(b"\n", b"\r\n") for part in (b": hello\n\n" + first, second))
+    body = first + second + DONE
+    if kind == "length":
+        return scripted.HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    head = scripted.CHUNKED_HEAD
+    parts = [first, second, DONE]
+    if kind == "gzip":
+        packed = gzip.compress(body, mtime=0)
+        parts = [packed[:30], packed[30:]]
+        head = scripted.HEAD + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    if kind == "interim":
+        head = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + head
+    end = b"0\r\nX-Trailer: 1\r\n\r\n" if kind == "crlf" else b"0\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + end
+
+
+@pytest.mark.parametrize("kind", ["chunked", "length", "gzip", "crlf", "interim"])
+def test_an_answer_cut_in_two_anywhere_is_the_same_answer(kind: str, tmp_path: Path) -> None:
+    whole = _whole_answer(kind)
+
+    def cut(sent: Request, peer: Peer) -> None:
+        place = int(sent.head.partition("X-Request-Id: kvbench-1-")[2].split("\r\n")[0])
+        peer.send(whole[:place])
+        time.sleep(0.002)
+        peer.send(whole[place:])
+
+    cuts = [request(i, None, output_tokens=2) for i in range(1, len(whole))]
+    planned = schedule(*cuts, concurrency=8, for_s=60.0)
+    with ScriptedServer(cut) as server:
+        played = play(planned, server.url, tmp_path)
+    assert played.requests["error"].isna().all(), played.requests["error"].dropna().iloc[0]
+    assert (played.requests["output_tokens_received"] == 2).all()
+    assert played.requests["output_digest"].nunique() == 1
+    assert (played.requests["prompt_tokens_engine"] == 20).all()
+    assert server.connections == 8  # so each was known to be over, and not before
+
+
 @pytest.mark.parametrize(
     ("behaviour", "error"),
     [
@@ -109,6 +152,12 @@ def test_bodies_of_every_framing(behaviour: Behaviour, tmp_path: Path) -> None:
         (scripted.stream(b"data: {oops\n\n", DONE), "malformed_event: event 0 is '{oops'"),
         (scripted.stream(*SHORT), "short_output: 2 of 4 tokens, finish_reason length"),
         (garbage, "malformed_event: not an HTTP/1.1 response"),
+        (raw(scripted.CHUNKED_HEAD + b"zz\r\n\r\n"), "malformed_event: a chunk's size is b'zz'"),
+        (raw(scripted.CHUNKED_HEAD + b"1\r\nabc\r\n\r\n"), "malformed_event: a chunk goes on beyond its size"),
+        (raw(b"HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000), "malformed_event: not an HTTP/1.1 response"),
+        (raw(b"HTTP/1.1 204 No\r\n\r\n"), "http_status: 204"),
+        (raw(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"), "http_status: 503"),
+        (raw(b"HTTP/1.1 101 Switch\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"), "malformed_event: not an HTTP"),
         (bad_gzip, "malformed_event: the body cannot be read"),
         (not_a_stream, "malformed_event: answered with application/json, not with an event stream"),
     ],
@@ -166,6 +215,16 @@ def test_several_tokens_in_one_chunk_are_counted_and_share_its_time(tmp_path: Pa
     assert times[1] == times[2] == times[3]
     assert played.row(0)["multi_token_events"] == 1
     assert played.row(0)["output_tokens_received"] == 4
+
+
+def test_a_connection_that_sent_more_than_its_answer_is_not_used_again(tmp_path: Path) -> None:
+    def talkative(sent: Request, peer: Peer) -> None:
+        peer.send(_whole_answer("length") + b"HTTP/1.1 200 OK\r\n")
+
+    with ScriptedServer(talkative) as server:
+        played = play(schedule(*(request(i, i * 0.05, output_tokens=2) for i in range(3))), server.url, tmp_path)
+    assert played.requests["status"].tolist() == ["ok"] * 3
+    assert server.connections == 3
 
 
 def test_connections_are_reused(tmp_path: Path) -> None:

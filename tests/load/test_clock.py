@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from array import array
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +13,13 @@ import pytest
 from kvbench.load.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS, Clock, ask_for_receive_times
 
 
-def stamp(real_ns: int) -> list[tuple[int, int, bytes]]:
-    return [(socket.SOL_SOCKET, SO_TIMESTAMPNS, struct.pack("@ll", *divmod(real_ns, 1_000_000_000)))]
+def stamp(real_ns: int) -> bytes:
+    return struct.pack("@ll", *divmod(real_ns, 1_000_000_000))
+
+
+def received(clock: Clock, *stamps: bytes) -> list[int]:
+    """Arrival times of reads made now."""
+    return clock.received_ns(stamps, array("q", [time.monotonic_ns()] * len(stamps))).tolist()
 
 
 @pytest.fixture
@@ -39,23 +45,37 @@ def test_the_kernels_time_of_a_segment_lies_between_its_sending_and_its_reading(
     after = time.monotonic_ns()
     time.sleep(0.05)
     _, ancillary, _, _ = near.recvmsg(100, ANCILLARY_BYTES)
-    at_ns = clock.received_ns(ancillary)
+    assert [(level, kind) for level, kind, _ in ancillary] == [(socket.SOL_SOCKET, SO_TIMESTAMPNS)]
+    [at_ns] = received(clock, ancillary[0][2])
     assert before - 200_000 <= at_ns <= after + 20_000_000
-    assert clock.lags_ns[-1] >= 20_000_000
+    assert clock.lags_ns[0][0] >= 20_000_000
     assert clock.unstamped == 0
 
 
 def test_without_a_stamp_the_read_is_timed() -> None:
     clock = Clock()
     before = time.monotonic_ns()
-    assert before <= clock.received_ns([]) <= time.monotonic_ns()
+    [at_ns] = received(clock, b"")
+    assert before <= at_ns <= time.monotonic_ns()
     assert clock.unstamped == 1
-    assert not clock.lags_ns
+    assert clock.lags_ns[0].tolist() == []
+
+
+def test_reads_with_and_without_a_stamp_keep_their_order() -> None:
+    clock = Clock()
+    now = time.monotonic_ns()
+    real = time.time_ns()
+    stamps = [stamp(real - 5_000_000), b"", stamp(real - 3_000_000), b"\0" * 15, stamp(real - 1_000_000)]
+    times = clock.received_ns(stamps, array("q", [now - 4_000_000, now - 3_900_000, now, now, now])).tolist()
+    assert times == sorted(times)
+    assert times[1] == now - 3_900_000
+    assert times[3] == times[4] == now  # the stamp says less, but what was read before it was timed by the clock
+    assert clock.unstamped == 2
 
 
 def test_a_stamp_from_the_future_is_not_believed() -> None:
     clock = Clock()
-    assert clock.received_ns(stamp(time.time_ns() + 10**9)) <= time.monotonic_ns()
+    assert received(clock, stamp(time.time_ns() + 10**9))[0] <= time.monotonic_ns()
     assert clock.unstamped == 1
 
 
@@ -65,14 +85,18 @@ def test_a_clock_that_was_set_is_noticed_once_and_its_stamps_are_passed_over(
     clock = Clock()
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() - 3_600 * 10**9)
+    before = array("q", [time.monotonic_ns()])
+    stamped_before = stamp(real() - 10**6)
     while not clock.steps:
         clock.watch()
-    old = clock.received_ns(stamp(real() - 10**6))
+    [old] = received(clock, stamp(real() - 10**6))
     assert time.monotonic_ns() - old < 10**9
     assert clock.unstamped == 1
     for _ in range(1000):  # an undisturbed sample ends the doubt
         clock.watch()
-    at_ns = clock.received_ns(stamp(time.time_ns() - 10**6))
+    [at_ns] = received(clock, stamp(time.time_ns() - 10**6))
     assert time.monotonic_ns() - at_ns == pytest.approx(10**6, abs=5 * 10**7)
     assert clock.steps == 1
-    assert len(clock.lags_ns) == 1
+    # What was read before the clock was set keeps the offset of then, whenever it is looked at.
+    assert before[0] - clock.received_ns([stamped_before], before)[0] == pytest.approx(10**6, abs=5 * 10**7)
+    assert clock.unstamped == 1

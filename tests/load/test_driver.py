@@ -61,8 +61,10 @@ def started_driver(planned: Schedule, url: str, out: Path) -> Iterator[subproces
         assert json.loads(process.stdout.readline()) == {"event": "ready"}
         process.stdin.write("start\n")
         process.stdin.flush()
-        while json.loads(process.stdout.readline())["event"] != "started":
-            pass
+        while (event := json.loads(process.stdout.readline())["event"]) != "started":
+            if event == "primed":
+                process.stdin.write("go\n")
+                process.stdin.flush()
         yield process
     finally:
         process.kill()
@@ -82,7 +84,7 @@ def test_a_round_ends_with_its_tables_its_figures_and_its_story(tmp_path: Path) 
     assert (result.planned, result.rows) == (13, 13)
     assert pq.read_table(tmp_path / "requests.parquet").num_rows == 13
     assert pq.read_table(tmp_path / "tokens.parquet").num_rows == 13 * 4
-    assert [event["event"] for event in told] == ["ready", "prime", "started", "progress", "finished"]
+    assert [event["event"] for event in told] == ["ready", "prime", "primed", "started", "progress", "finished"]
     assert result.started_monotonic is not None
     arrivals = sorted(sent.at - result.started_monotonic for sent in server.requests[1:])
     assert arrivals[0] == pytest.approx(0.0, abs=0.25)

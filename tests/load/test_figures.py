@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import time
 from array import array
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.load.figures import LagHistogram
+from kvbench.load.clock import Clock
+from kvbench.load.figures import Figures, LagHistogram
 
 
 @given(st.lists(st.integers(200, 10**10), min_size=1, max_size=200), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
@@ -25,3 +29,29 @@ def test_quantiles_are_right_within_a_step(lags: list[int], q: float) -> None:
 
 def test_nothing_measured_is_not_zero() -> None:
     assert LagHistogram().quantile_s(0.5) is None
+
+
+def test_a_collection_of_garbage_is_a_pause_that_is_told() -> None:
+    before = list(gc.callbacks)
+    figures = Figures(Clock())
+    figures.begin()
+    assert figures.summary()["gc_pause_max_s"] == 0.0
+    gc.collect()
+    pause_s = figures.summary()["gc_pause_max_s"]
+    assert pause_s is not None
+    assert 0 < pause_s < 10
+    figures.end()
+    assert gc.callbacks == before
+
+
+def test_cpu_and_steal_are_told_per_second_of_the_round() -> None:
+    figures = Figures(Clock())
+    figures.begin()
+    until = time.monotonic() + 0.05
+    while time.monotonic() < until:
+        pass
+    told = figures.summary()
+    assert told["client_cpu_cores"] is not None
+    assert 0 < told["client_cpu_cores"] <= 8
+    assert told["host_steal_cores"] is None or 0 <= told["host_steal_cores"] <= os.cpu_count()
+    figures.end()

@@ -6,10 +6,11 @@ import threading
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from kvbench.workload.prompts import PromptWriter
-from kvbench.workload.schedule import Segment
+from kvbench.workload.schedule import Schedule, Segment
 from tests.load import server as scripted
 from tests.load.play import play, request, schedule
 from tests.load.server import (
@@ -39,6 +40,32 @@ def test_the_schedule_is_kept_while_the_server_stands_still_and_lateness_counts(
     ttft = rows["first_token_s"] - rows["intended_s"]
     assert ttft.max() > 0.5
     assert (ttft > 0.1).sum() >= 6
+
+
+def test_a_stall_shows_in_full_in_ttft_and_hides_in_times_counted_from_the_actual_send(tmp_path: Path) -> None:
+    stall_s, gap_s, count = 1.5, 0.01, 250
+
+    def ttft(planned: Schedule, out: Path) -> pd.DataFrame:
+        """The server stands still for a while in the middle of the round."""
+        out.mkdir()
+        with ScriptedServer(Normal()) as server:
+            threading.Timer(1.0, server.gate.clear).start()
+            threading.Timer(1.0 + stall_s, server.gate.set).start()
+            rows = play(planned, server.url, out).requests
+        return rows[rows["status"] == "ok"]
+
+    on_time = ttft(schedule(*(request(i, i * gap_s) for i in range(count)), for_s=2.6), tmp_path / "open")
+    from_intended = on_time["first_token_s"] - on_time["intended_s"]
+    assert len(on_time) == count
+    assert from_intended.quantile(0.99) > stall_s * 0.9
+    assert (from_intended > stall_s / 2).mean() == pytest.approx(stall_s / 2 / (count * gap_s), abs=0.15)
+    # A client that sends the next request once the last is answered, and counts from then, saw one slow request.
+    one_by_one = schedule(*(request(i, None) for i in range(4000)), concurrency=1, for_s=4.0)
+    waiting = ttft(one_by_one, tmp_path / "closed")
+    from_sent = waiting["first_token_s"] - waiting["sent_s"]
+    assert len(waiting) > count
+    assert from_sent.max() > stall_s * 0.9
+    assert from_sent.quantile(0.99) < stall_s / 5
 
 
 def test_a_request_that_goes_out_late_still_counts_from_its_intended_time(tmp_path: Path) -> None:

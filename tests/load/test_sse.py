@@ -59,3 +59,30 @@ def test_any_chunking_gives_the_same_events(
 def test_the_standards_forms(body: bytes, events: list[bytes]) -> None:
     assert decode(body) == events
     assert decode(*(body[index : index + 1] for index in range(len(body)))) == events
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([b"data: ", b"a", b"\n", b"\n\n", b"\r", b"data: a\n\n"]), max_size=4).map(
+            b"".join
+        ),
+        max_size=5,
+    )
+)
+def test_the_quick_way_says_the_same_or_nothing(chunks: list[bytes]) -> None:
+    decoder = EventDecoder()
+    data = decoder.one_each(chunks) if chunks else None
+    events = [decode(chunk) for chunk in chunks]
+    if data is not None:
+        assert data == b",".join(event for [event] in events)
+    elif chunks:
+        whole = all(chunk.startswith(b"data: ") and chunk.find(b"\n\n") == len(chunk) - 2 for chunk in chunks)
+        assert not whole or any(b"\r" in chunk or chunk.count(b"\n") != 2 for chunk in chunks)
+
+
+def test_the_quick_way_is_not_taken_in_the_middle_of_an_event() -> None:
+    decoder = EventDecoder()
+    decoder.feed(b"data: begun\n")
+    assert decoder.one_each([b"data: a\n\n"]) is None
+    assert decoder.feed(b"data: a\n\n") == [b"begun\na"]
+    assert decoder.one_each([b"data: a\n\n", b"data: b\n\n"]) == b"a,b"

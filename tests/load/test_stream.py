@@ -137,6 +137,20 @@ def test_the_closing_events_of_an_answer_are_no_reason_for_doubt() -> None:
     assert completion.placed.doubts_ns == []
 
 
+def test_done_in_the_middle_of_what_is_read_at_once_ends_the_answer() -> None:
+    completion = read(token_event([1]), token_event([2], "length"), DONE, token_event([3]), usage_event(5, 9))
+    assert completion.failure is None
+    assert completion.token_ids == (1, 2)
+    assert completion.placed.times_ns == [1000, 2000]
+
+
+def test_half_of_a_surrogate_pair_does_not_make_an_event_malformed() -> None:
+    half = b'data: {"choices": [{"text": "\\ud800", "token_ids": [1], "finish_reason": "stop"}]}\n\n'
+    completion = read(half, DONE)
+    assert completion.failure is None
+    assert completion.token_ids == (1,)
+
+
 def test_role_keep_alive_and_usage_events_are_no_tokens() -> None:
     role = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
     word = event({"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": None}]})

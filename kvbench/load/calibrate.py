@@ -1,0 +1,221 @@
+"""What the client can do on this host: measured against a loopback server of its own, kept per host.
+
+The load driver plays Poisson arrivals with everything that it does in a round; its CPU per event gives its
+capacity, the server's own send times its timestamp error. Needs some seconds, once per host, kernel, Python and
+kvbench.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kvbench import __version__
+from kvbench.engine.environment import kvbench_home
+from kvbench.errors import LoadError, RecordError
+from kvbench.load.plan import LoadPlan
+from kvbench.load.run import LoadResult, run_load
+from kvbench.record.atomic import write_text
+from kvbench.workload.schedule import PhaseSpan, PlannedRequest, Schedule, Segment
+from kvbench.workload.storage import write_schedule
+
+__all__ = ["Calibration", "calibrate", "calibrated"]
+
+RATE = 120.0
+TOKENS = 128
+SECONDS = 3.0
+"""120 requests/s of 128 tokens are 15,000 events/s, with 160 answers under way, for three seconds."""
+_VERSION = 1
+_STOP_S = 10.0
+
+
+class Calibration(BaseModel):
+    """What was measured, in the units of the names. Kept as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    capacity_events_per_s: float
+    """Streamed events that one worker can take: the inverse of its CPU per event, all threads together."""
+    timestamp_error_p50_s: float
+    timestamp_error_p99_s: float
+    """Recorded receive time minus the server's send time."""
+    send_lag_p50_s: float
+    send_lag_p99_s: float
+    events: int
+    measured_unix_s: float
+
+    def figures(self) -> dict[str, float]:
+        """What is kept with a round's figures about the instrument."""
+        return {
+            "calibrated_capacity_events_per_s": self.capacity_events_per_s,
+            "calibrated_timestamp_error_p99_s": self.timestamp_error_p99_s,
+            "calibrated_send_lag_p99_s": self.send_lag_p99_s,
+        }
+
+
+def calibrated(
+    progress: Callable[[str], None], *, directory: Path | None = None, again: bool = False
+) -> Calibration:
+    """The calibration of this host, measured now unless it was before. LoadError when it cannot be.
+
+    `directory`: where it is kept; the default is `<KVBENCH_HOME>/calibration`. `again`: measure in any case and
+    keep the better one, since other work on the host makes the client look slower than it is.
+    """
+    path = (directory or kvbench_home() / "calibration") / f"{_host_key()}.json"
+    kept: Calibration | None = None
+    with suppress(OSError, ValidationError):
+        kept = Calibration.model_validate_json(path.read_bytes())
+        if not again:
+            return kept
+    progress("calibrating the client against a loopback server (kept for this host, some seconds)")
+    measured = calibrate()
+    if kept and kept.capacity_events_per_s > measured.capacity_events_per_s:
+        measured = kept
+    progress(
+        f"calibrated: {measured.capacity_events_per_s:,.0f} events/s a worker, timestamp error p99 "
+        f"{measured.timestamp_error_p99_s * 1e3:.2f} ms, send lag p99 {measured.send_lag_p99_s * 1e3:.2f} ms"
+    )
+    with suppress(OSError, RecordError):  # then it is measured again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, measured.model_dump_json(indent=1) + "\n")
+    return measured
+
+
+def _host_key() -> str:
+    """Changes with whatever the client's speed depends on."""
+    machine = ""
+    with suppress(OSError):
+        machine = Path("/etc/machine-id").read_text("ascii", "replace").strip()
+    parts = (_VERSION, __version__, machine, *platform.uname()[:5], platform.python_version(), os.cpu_count())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def calibrate() -> Calibration:
+    """Measure now: some seconds with the machine as busy as it is."""
+    with tempfile.TemporaryDirectory(prefix="kvbench-calibration-") as name:
+        directory = Path(name)
+        with _server(directory / "truth.npz") as port:
+            write_schedule(_schedule(), directory / "schedule.parquet")
+            plan = LoadPlan(
+                schedule=directory / "schedule.parquet",
+                out=directory,
+                arm="calibration",
+                round=1,
+                base_url=f"http://127.0.0.1:{port}",
+                model="calibration",
+                token_id_range=(32, 255),
+            )
+            result = run_load(plan, on_event=lambda _: None, should_stop=lambda: False)
+        return _measured(result, directory)
+
+
+def _schedule() -> Schedule:
+    rng = random.Random(1)  # noqa: S311  (arrivals, not secrets)
+    times: list[float] = []
+    at_s = rng.expovariate(RATE)
+    while at_s < SECONDS:
+        times.append(at_s)
+        at_s += rng.expovariate(RATE)
+    requests = tuple(
+        PlannedRequest(
+            id=index,
+            phase="calibration",
+            measured=True,
+            class_="calibration",
+            session=None,
+            turn=0,
+            intended_s=at_s,
+            think_s=0.0,
+            continues=None,
+            segments=(Segment(index + 1, 256),),
+            output_tokens=TOKENS,
+            prefix=None,
+            repeat_of=None,
+        )
+        for index, at_s in enumerate(times)
+    )
+    return Schedule("calibration", 1, 1, (PhaseSpan("calibration", 0.0, SECONDS, True),), (), requests, None, 30.0)
+
+
+@contextmanager
+def _server(truth: Path) -> Iterator[int]:
+    """The calibration server's port; its truth is there afterwards."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvbench.load.calibration_server", os.fspath(truth)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None  # noqa: S101  (for the type checker)
+        line = process.stdout.readline().strip()
+        if not line.isdigit():
+            raise LoadError("the calibration server did not start")
+        yield int(line)
+        assert process.stdin is not None  # noqa: S101  (for the type checker)
+        process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_S)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+
+
+def _measured(result: LoadResult, directory: Path) -> Calibration:
+    failed = result.figures.get("failed", 0.0)
+    if failed or not result.complete or not result.figures.get("client_cpu_s") or result.started_monotonic is None:
+        raise LoadError(
+            f"the client could not be calibrated: {failed:.0f} of {result.planned} requests to its own loopback "
+            "server failed",
+            do="look whether something forbids connections to 127.0.0.1",
+        )
+    errors_s = _timestamp_errors_s(directory, result.started_monotonic)
+    figures = result.figures
+    return Calibration(
+        capacity_events_per_s=figures["events"] / figures["client_cpu_s"],
+        timestamp_error_p50_s=float(np.quantile(errors_s, 0.5)),
+        timestamp_error_p99_s=float(np.quantile(errors_s, 0.99)),
+        send_lag_p50_s=figures["send_lag_p50_s"],
+        send_lag_p99_s=figures["send_lag_p99_s"],
+        events=int(figures["events"]),
+        measured_unix_s=time.time(),
+    )
+
+
+def _timestamp_errors_s(directory: Path, zero_s: float) -> NDArray[np.float64]:
+    """Absolute differences between recorded and true times of all tokens."""
+    with np.load(directory / "truth.npz") as truth:
+        ends = np.cumsum(truth["counts"])
+        true_s = {
+            int(request): truth["sent_ns"][end - count : end] / 1e9 - zero_s
+            for request, count, end in zip(truth["ids"], truth["counts"], ends, strict=True)
+        }
+    tokens = pq.read_table(directory / "tokens.parquet").to_pandas().sort_values(["id", "index"], kind="stable")
+    told_s = {int(str(request)): rows.to_numpy(np.float64) for request, rows in tokens.groupby("id")["t_s"]}
+    pairs = [
+        (told_s[request], sent) for request, sent in true_s.items() if len(told_s.get(request, ())) == len(sent)
+    ]
+    if not pairs:
+        raise LoadError("the calibration server and the client agree on no answer")
+    errors_s: NDArray[np.float64] = np.abs(np.concatenate([told - sent for told, sent in pairs]))
+    return errors_s

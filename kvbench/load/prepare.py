@@ -1,0 +1,76 @@
+"""What every process that plays does first: right of way, room for connections, the key, the player."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from kvbench.errors import InputError
+from kvbench.load.client import Client, Target
+from kvbench.load.clock import Clock
+from kvbench.load.plan import LoadPlan
+from kvbench.load.player import Player
+from kvbench.load.precedence import take_precedence
+from kvbench.load.recorder import Recorder
+from kvbench.load.users import Share
+from kvbench.workload.schedule import Schedule
+
+__all__ = ["prepare_player", "prepare_process"]
+
+SWITCH_S = 1e-5
+"""How long the playing thread waits at most for the interpreter while Locust is busy; Python's own is 5 ms. It lets
+go of the interpreter with every read: at 0.1 ms, what Locust does once a second held up reading by 10 to 30 ms."""
+
+
+def prepare_process() -> bool:
+    """Make this process fit to play. Whether it may run before ordinary work."""
+    precedence = take_precedence()
+    _allow_many_connections()
+    sys.setswitchinterval(SWITCH_S)
+    return precedence
+
+
+def prepare_player(
+    plan: LoadPlan,
+    schedule: Schedule,
+    share: Share,
+    *,
+    begin: Callable[[], int] | None = None,
+    shipped: Callable[[str, pa.Buffer], None] | None = None,
+) -> tuple[Player, Recorder]:
+    """A player of `schedule`, assigned to `share`, and the recorder it writes to. InputError for the server's
+    address or key. `begin` and `shipped` as in Player and Recorder."""
+    clock = Clock()
+    target = Target(plan.base_url, api_key=_api_key(plan))
+    recorder = Recorder(plan.out, shipped=shipped)
+    player = Player(
+        schedule,
+        plan,
+        lambda on_over: Client(target, clock, on_over, connect_timeout_s=plan.connect_timeout_s),
+        clock,
+        recorder,
+        report=share.report,
+        answered=share.answered,
+        begin=begin,
+    )
+    share.assign(player)
+    return player, recorder
+
+
+def _allow_many_connections() -> None:
+    """Open loop: every request may need a connection of its own."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _api_key(plan: LoadPlan) -> str | None:
+    if plan.api_key_env is None:
+        return None
+    key = os.environ.get(plan.api_key_env)
+    if not key:
+        raise InputError(f"the environment variable {plan.api_key_env} (api_key_env) is not set")
+    return key
