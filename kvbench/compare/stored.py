@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvbench.errors import InputError
 from kvbench.judge.evidence import ArmRound, Comparison, EngineEvent, RoundPair, ScrapeSummary
 from kvbench.judge.judge import combine, judge
 from kvbench.judge.verdict import CandidateVerdict, Verdict
@@ -29,7 +28,7 @@ def read_round(run: RunDirectory, record: RoundRecord) -> ArmRound:
         metrics=run.read_table(record.arm, record.index, "metrics", METRICS),
         host=run.read_table(record.arm, record.index, "host", HOST),
         scrapes=ScrapeSummary(**record.scrapes.model_dump()),
-        complete=record.state == "done" and not record.events,
+        complete=record.state == "done" and not record.events and not record.load_faults,
         events=tuple(EngineEvent(**event.model_dump()) for event in record.events),
         config_differences=tuple(record.config_differences),
         config_unknown=tuple(record.config_unknown),
@@ -38,6 +37,7 @@ def read_round(run: RunDirectory, record: RoundRecord) -> ArmRound:
         expected_sources=record.expected_sources,
         capacities=record.capacities,
         load=record.load,
+        load_faults=tuple(record.load_faults),
     )
 
 
@@ -70,13 +70,7 @@ def judge_rounds(manifest: Manifest, rounds: dict[tuple[str, int], ArmRound]) ->
     return combine(verdicts)
 
 
-def judge_stored(run: RunDirectory) -> tuple[Manifest, Verdict, dict[tuple[str, int], ArmRound]]:
-    """Read a run and judge it. InputError when it has no pair of rounds to judge."""
-    manifest = run.read_manifest()
-    if manifest.kind != "compare":
-        raise InputError(
-            f"{run.path} records one arm; there is nothing to compare it with",
-            do="`kvbench compare` records two arms and judges them",
-        )
+def judge_stored(run: RunDirectory, manifest: Manifest) -> tuple[Verdict, dict[tuple[str, int], ArmRound]]:
+    """Read the rounds of a run and judge them. RecordError when a table is damaged."""
     rounds = {(r.arm, r.index): read_round(run, r) for r in manifest.rounds if r.state == "done"}
-    return manifest, judge_rounds(manifest, rounds), rounds
+    return judge_rounds(manifest, rounds), rounds

@@ -12,6 +12,8 @@ from kvbench.judge.phases import measured_start
 from kvbench.judge.sources import Counters, add_sources
 from kvbench.record.manifest import Manifest
 from kvbench.record.run_directory import RunDirectory
+from kvbench.report.streams import say
+from kvbench.report.view import CLOSED_LOOP
 from kvbench.spec.quantity import show_seconds
 
 __all__ = ["show_summary", "summarise"]
@@ -26,7 +28,7 @@ def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
     requests = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
     classes = {}
     for name, group in requests.groupby("class") if len(requests) else ():
-        ok = group["status"] == "ok"
+        ok = group["status"].isin(("ok", "aborted"))
         ttft = (group["first_token_s"] - group["intended_s"]).where(ok, manifest.workload.request_timeout)
         smallest = min(sum(t["class"] == name) for t in tables)
         classes[str(name)] = {
@@ -58,11 +60,13 @@ def show_summary(console: Console, manifest: Manifest, summary: dict[str, object
         cells = ("too few" if s is None else show_seconds(s) for s in shown)
         table.add_row(name, f"{figures['requests']:,}", f"{figures['failed']:,}", *cells)
     console.print(table)
+    if manifest.workload.arrivals.process == "closed":
+        console.print(f"closed loop: {CLOSED_LOOP}", markup=False)
     sources = summary["sources"]
     assert isinstance(sources, dict)  # noqa: S101 - made above
     shares = ", ".join(f"{n} {'not told' if v is None else f'{v:,.0f}'}" for n, v in sources.items())
     console.print(f"prompt tokens by source: {shares}", markup=False)
     for kind in ("events", "config_differences"):
         for entry in summary[kind] if isinstance(summary[kind], list) else ():  # type: ignore[attr-defined]
-            console.print(f"{kind.replace('_', ' ')}: {entry}", markup=False)
-    console.print(f"recorded in {summary['run']}", markup=False)
+            say(console, f"{kind.replace('_', ' ')}: {entry}")
+    say(console, f"recorded in {summary['run']}")

@@ -14,10 +14,11 @@ from kvbench.engine.processes import descendants, listeners
 from kvbench.engine.proof import Seen, ask_server, check_version, compare
 from kvbench.engine.reset import reset_caches
 from kvbench.engine.vllm import EXTRA_BODY
-from kvbench.errors import EngineError, InputError
+from kvbench.errors import EngineError, InputError, NotSupportedYetError
+from kvbench.load.outcome import encodable
 from kvbench.spec.profile import Profile
 
-__all__ = ["AttachedEngine", "endpoint_of"]
+__all__ = ["AttachedEngine", "authorization", "endpoint_of"]
 
 DEFAULT_TOKEN_IDS = (32, 255)
 """Where the vocabulary is unknown; the profile file format says so."""
@@ -55,7 +56,7 @@ class AttachedEngine:
         self._profile = profile
         self._label = launch.label
         self._endpoint = endpoint_of(profile, takes_vllm_fields=False)
-        self._headers = _authorization(profile)
+        self._headers = authorization(profile)
 
     def _client(self, timeout_s: float = 10.0) -> httpx.Client:
         return httpx.Client(
@@ -71,12 +72,31 @@ class AttachedEngine:
         check_version(self._profile, seen.version)
         self._check_model(seen)
         self._endpoint = endpoint_of(self._profile, takes_vllm_fields=_is_vllm(seen))
+        if not _is_vllm(seen):
+            self._check_prompts()
         return self._endpoint
+
+    def _check_prompts(self) -> None:
+        """One token for a short prompt of ids; NotSupportedYetError when the server refuses such a prompt."""
+        low, high = self._endpoint.token_id_range
+        body = {"model": self._endpoint.model, "prompt": [low, high] * 8, "max_tokens": 1}
+        try:
+            with self._client(timeout_s=60.0) as client:
+                answer = client.post("/v1/completions", json=body)
+        except httpx.HTTPError:
+            return  # it is slow or ended; what becomes of the round's own requests is recorded
+        if answer.status_code in (400, 422):
+            raise NotSupportedYetError(
+                f"the server at {self._endpoint.base_url} takes no token ids as a prompt: it answers "
+                f"{answer.status_code}, {encodable(answer.text[:200])!r}",
+                do="if the ids are beyond its vocabulary, give engine.token_id_range; prompts as text are not "
+                "supported yet, since their length could not be kept",
+            )
 
     def _check_health(self, client: httpx.Client) -> None:
         url = self._endpoint.base_url
         try:
-            status = client.get("/health").status_code
+            answer = client.get("/health")
         except httpx.TimeoutException:
             raise EngineError(f"the server at {url} takes the connection but does not answer in 10 s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -84,6 +104,13 @@ class AttachedEngine:
                 f"nothing answers at {url}: {error or type(error).__name__}",
                 do="start the server, or correct engine.base_url",
             ) from None
+        status = answer.status_code
+        if answer.is_redirect:
+            there = answer.headers.get("location", "nowhere").removesuffix("/health")
+            raise InputError(
+                f"the server at {url} redirects to {there}",
+                do="give that address as engine.base_url; a redirection would cost time in every request",
+            )
         if status >= 500:
             raise EngineError(
                 f"the server at {url} is not healthy: /health answers {status}", do="see the server's log"
@@ -142,13 +169,18 @@ class AttachedEngine:
         """Nothing: it was running before and goes on."""
 
 
-def _authorization(profile: Profile) -> dict[str, str]:
+def authorization(profile: Profile) -> dict[str, str]:
+    """The header that carries the key; InputError when the variable that should hold it does not."""
     name = profile.engine.api_key_env
     if name is None:
         return {}
     key = os.environ.get(name)
     if not key:
         raise InputError(f"engine.api_key_env: the environment has no {name}", do=f"export {name}=...")
+    if not key.isascii() or not key.isprintable():
+        raise InputError(
+            f"engine.api_key_env: {name} holds what no HTTP header can carry", do="look for a line break in it"
+        )
     return {"Authorization": f"Bearer {key}"}
 
 

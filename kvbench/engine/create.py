@@ -7,7 +7,8 @@ from pathlib import Path
 from kvbench.engine import tensorrt_llm, vllm_engine
 from kvbench.engine.attached import AttachedEngine
 from kvbench.engine.base import Engine, Launch, Rendered
-from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.engine.emulated import launched as emulated
+from kvbench.errors import InputError
 from kvbench.spec.profile import Profile
 
 __all__ = ["create_engine", "render_profile"]
@@ -23,9 +24,7 @@ def create_engine(profile: Profile, launch: Launch) -> Engine:
         case "tensorrt-llm":
             return tensorrt_llm.TensorRtLlmEngine(profile, launch)
         case "emulated":
-            raise NotSupportedYetError(
-                "engine.kind: emulated", do="use environment: vllm-cpu on a machine without a GPU"
-            )
+            return emulated.EmulatedEngine(profile, launch)
 
 
 def render_profile(profile: Profile) -> Rendered:
@@ -39,7 +38,7 @@ def render_profile(profile: Profile) -> Rendered:
         case "tensorrt-llm":
             return tensorrt_llm.render(
                 profile,
-                port=_port(profile),
+                port=_port(profile, tensorrt_llm.DEFAULT_PORT),
                 file=Path(f"kvbench-{profile.name}.yaml").absolute(),
             )
         case "attached":
@@ -48,9 +47,14 @@ def render_profile(profile: Profile) -> Rendered:
                 do="`kvbench render` is for engines that kvbench starts",
             )
         case "emulated":
-            raise NotSupportedYetError("engine.kind: emulated")
+            return emulated.render(
+                profile,
+                port=_port(profile, emulated.DEFAULT_PORT),
+                file=Path(f"kvbench-{profile.name}.json").absolute(),
+                label=profile.name,
+            )
 
 
-def _port(profile: Profile) -> int:
-    given = profile.engine.args.get("port", tensorrt_llm.DEFAULT_PORT)
-    return given if isinstance(given, int) else tensorrt_llm.DEFAULT_PORT
+def _port(profile: Profile, default: int) -> int:
+    given = profile.engine.args.get("port", default)
+    return given if isinstance(given, int) else default

@@ -73,10 +73,13 @@ class _State:
 def kvbench_home() -> Path:
     """Where engines, models and leases lie: `KVBENCH_HOME`, else the user's data directory (XDG)."""
     given = os.environ.get("KVBENCH_HOME")
-    if given:
-        return Path(given).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser().absolute() / "kvbench"
+    try:
+        return Path(given).expanduser().absolute() if given else Path(data).expanduser().absolute() / "kvbench"
+    except RuntimeError:
+        raise InputError(
+            f"there is no home directory for {given or data}", do="set KVBENCH_HOME to a directory"
+        ) from None
 
 
 def supported() -> str | None:
@@ -191,8 +194,8 @@ def _usable_state(root: Path, progress: Progress) -> _State:
         return state
     if root.exists():
         progress(f"removing an environment that cannot be used: {root}")
-        shutil.rmtree(root)
-    root.mkdir(parents=True)
+        _empty(root)
+    root.mkdir(parents=True, exist_ok=True)
     (root / OWNED).write_text("Made by kvbench, which may change and delete this directory.\n")
     state = _State(recipe=recipe.digest(), python=platform.python_version())
     _write_state(root, state)
@@ -205,6 +208,15 @@ def _check_ownership(root: Path) -> None:
             f"{root} exists and was not made by kvbench, so it is not touched",
             do="move it away, or set KVBENCH_HOME to another directory",
         )
+
+
+def _empty(root: Path) -> None:
+    """The mark stays: a removal that is cut short can be taken up again."""
+    for entry in list(root.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != OWNED:
+            entry.unlink()
 
 
 def _runs(python: Path) -> bool:
@@ -244,8 +256,15 @@ def _write_state(root: Path, state: _State) -> None:
 @contextmanager
 def _locked(root: Path, progress: Progress) -> Iterator[int]:
     """Hold the environment's lock; yields its descriptor, so that installers can inherit it and outlive kvbench."""
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with (root.parent / f"{root.name}.lock").open("a") as lock:
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        opened = (root.parent / f"{root.name}.lock").open("a")
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {root.parent}: {error.strerror}",
+            do="set KVBENCH_HOME to a directory that you may write to",
+        ) from None
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -85,9 +85,9 @@ def known_flags(command: Sequence[str], version: str | None, home: Path, progres
             do="correct engine.command, or install the engine",
         )
     cache = home / "flags" / f"{_digest(command, version, executable)}.json"
-    if cache.is_file():
-        kept = json.loads(cache.read_text())
-        return Flags({name: tuple(values) for name, values in kept.items()})
+    kept = _kept(cache)
+    if kept is not None:
+        return kept
     progress("reading the engine's own --help (once for each version)")
     flags = parse_help(_ask_for_help(command))
     if not flags.choices:
@@ -97,6 +97,14 @@ def known_flags(command: Sequence[str], version: str | None, home: Path, progres
     new.write_text(json.dumps(flags.choices))
     new.replace(cache)
     return flags
+
+
+def _kept(cache: Path) -> Flags | None:
+    """A cache that is not there, or was cut short, is none."""
+    try:
+        return Flags({name: tuple(values) for name, values in json.loads(cache.read_text()).items()})
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
 
 
 def shipped_flags(version: str | None) -> Flags | None:

@@ -159,8 +159,8 @@ def sweep(progress: Callable[[str], None], directory: Path | None = None) -> lis
     for path in sorted(directory.glob("*.json")):
         try:
             lease = read_lease(path)
-        except FileNotFoundError:
-            continue
+        except OSError:
+            continue  # gone meanwhile, or another user's, who alone may read and end what it names
         except ValueError as error:
             progress(f"left alone: {error}")
             continue

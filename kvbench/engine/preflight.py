@@ -42,8 +42,25 @@ def check_profile(profile: Profile) -> list[Check]:
     """Whether this host has room for what `profile` launches; nothing for attached servers."""
     if profile.engine.kind == "attached":
         return []
+    if profile.engine.kind == "emulated":  # takes neither memory nor disk for its tiers
+        return [check for check in (_emulated(profile), _port(profile)) if check is not None]
     checks = [_environment(profile), _memory(profile), _shm(profile), _port(profile), _disk(profile)]
     return [check for check in checks if check is not None]
+
+
+def _emulated(profile: Profile) -> Check:
+    """So that every report of such a run says what its figures are."""
+    injected = ", ".join(profile.engine.inject.named()) if profile.engine.inject is not None else ""
+    return Check(
+        "emulated",
+        "warn",
+        None,
+        "",
+        None,
+        "the engine is emulated: its times come from a model of costs, not from hardware"
+        + (f"; injected: {injected}" if injected else ""),
+        "compare on the real engine before anything goes to production",
+    )
 
 
 def _environment(profile: Profile) -> Check | None:

@@ -79,7 +79,7 @@ def ask_server(client: httpx.Client, metrics_url: str) -> Seen:
 def _get(client: httpx.Client, url: str) -> httpx.Response | None:
     try:
         answer = client.get(url, timeout=ANSWER_S)
-    except httpx.HTTPError:
+    except (httpx.HTTPError, httpx.InvalidURL):
         return None
     return answer if answer.status_code == 200 else None
 
@@ -98,7 +98,7 @@ def _metrics(client: httpx.Client, url: str) -> dict[str, list[tuple[dict[str, s
         return None
     try:
         families = list(text_string_to_metric_families(answer.text))
-    except ValueError:
+    except (ValueError, IndexError, KeyError):
         return None
     return {family.name: [(s.labels, s.value) for s in family.samples] for family in families} or None
 

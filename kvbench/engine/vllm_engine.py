@@ -9,7 +9,7 @@ from typing import Literal
 
 import httpx
 
-from kvbench.engine import environment, host_copy, models
+from kvbench.engine import environment, host_copy, models, recipe
 from kvbench.engine.base import Effective, Endpoint, EngineState, Launch, Progress, Rendered
 from kvbench.engine.flags import check_flags, flag_name, known_flags, shipped_flags
 from kvbench.engine.launch import EngineProcess, LaunchPlan, plan_launch
@@ -22,7 +22,7 @@ from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT, EXTRA_BODY, Place, check_a
 from kvbench.errors import EngineError, InputError, NotSupportedYetError
 from kvbench.spec.profile import Profile
 
-__all__ = ["DEFAULT_PORT", "DEFAULT_TOKEN_IDS", "VllmEngine", "render_without_start"]
+__all__ = ["DEFAULT_PORT", "DEFAULT_TOKEN_IDS", "VllmEngine", "check_startable", "render_without_start"]
 
 DEFAULT_PORT = 8000
 """vLLM's own; stands in a rendered command for the free port that a launch takes."""
@@ -56,9 +56,7 @@ class VllmEngine:
 
     def start(self, progress: Progress) -> Endpoint:
         """Start it and wait until it answers; one that loses a race for its port is started again once."""
-        check_args(self._profile.engine)
-        installed = _find(self._profile)
-        _check_args(self._profile, installed, progress)
+        installed = check_startable(self._profile, progress)
         model = _model(self._profile, installed, progress)
         asked = _asked_port(self._profile)
         if asked is not None:
@@ -142,6 +140,14 @@ class VllmEngine:
             EngineProcess(plan, Rendered(argv=(), env={})).stop()
         else:
             self._process.stop()
+
+
+def check_startable(profile: Profile, progress: Progress) -> _Installed:
+    """What is known of a start before anything is started. InputError when command, version or flags are wrong."""
+    check_args(profile.engine)
+    installed = _find(profile)
+    _check_args(profile, installed, progress)
+    return installed
 
 
 def _asked_port(profile: Profile) -> int | None:
@@ -250,13 +256,13 @@ def render_without_start(profile: Profile) -> Rendered:
     check_args(profile.engine)
     spec = profile.engine
     if spec.environment is None:
-        installed = _find(profile)
-        flags = shipped_flags(spec.version)
-        if flags is not None:
-            check_flags(spec.args, flags, engine=f"vLLM {spec.version}")
-        command = installed.command
+        command, version = _find(profile).command, spec.version
     else:
         command = _environment_command(spec.environment, environment.environment_python(spec.environment))
+        version = recipe.VLLM_VERSION if spec.environment == EMBEDDED_ENVIRONMENT else spec.version
+    flags = shipped_flags(version)
+    if flags is not None:
+        check_flags(spec.args, flags, engine=f"vLLM {version}")
     model = str(models.model_directory(spec.model))
     port = _asked_port(profile) or DEFAULT_PORT
     name = f"kvbench-{profile.name}"

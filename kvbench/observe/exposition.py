@@ -50,9 +50,12 @@ def parse(text: str, families: frozenset[str] | None = None, *, buckets: bool = 
     """
     wanted = text if families is None else only_families(text, families, buckets=buckets)
     found: dict[str, tuple[Sample, ...]] = {}
-    for family in text_string_to_metric_families(wanted):
-        samples = tuple(Sample(s.name, dict(s.labels), s.value) for s in family.samples)
-        found[family.name] = found.get(family.name, ()) + samples
+    try:
+        for family in text_string_to_metric_families(wanted):
+            samples = tuple(Sample(s.name, dict(s.labels), float(s.value)) for s in family.samples)
+            found[family.name] = found.get(family.name, ()) + samples
+    except (IndexError, KeyError, OverflowError) as error:  # of lines that the parser did not foresee
+        raise ValueError(f"no exposition: {error}") from error
     return Exposition(found)
 
 

@@ -37,6 +37,8 @@ class Snapshot:
     """kvbench, the engines, and all their descendants."""
     stalled: dict[str, float]
     disk: tuple[int, int] | None
+    swap: tuple[int, int] | None
+    """Bytes from and to swap."""
     sizes: dict[str, float]
 
 
@@ -90,6 +92,7 @@ def snapshot(roots: Iterable[int], engine: Iterable[int], disk_path: Path | None
         tree=trees(everything, roots) | engine_tree,
         stalled=proc.pressure_totals(),
         disk=proc.disk_bytes(disk_path) if disk_path is not None else None,
+        swap=proc.swap_bytes(),
         sizes=sizes,
     )
 
@@ -109,9 +112,10 @@ def rates(before: Snapshot, after: Snapshot) -> dict[str, float]:
     for name, total in after.stalled.items():
         if name in before.stalled:
             found[f"pressure_{name}_share"] = (total - before.stalled[name]) / elapsed
-    if before.disk is not None and after.disk is not None:
-        found["disk_read_bytes_per_s"] = (after.disk[0] - before.disk[0]) / elapsed
-        found["disk_write_bytes_per_s"] = (after.disk[1] - before.disk[1]) / elapsed
+    for name, first, last in (("disk", before.disk, after.disk), ("swap", before.swap, after.swap)):
+        if first is not None and last is not None:
+            found[f"{name}_read_bytes_per_s"] = (last[0] - first[0]) / elapsed
+            found[f"{name}_write_bytes_per_s"] = (last[1] - first[1]) / elapsed
     return found
 
 

@@ -19,9 +19,11 @@ __all__ = [
     "pressure_totals",
     "processes",
     "resident",
+    "swap_bytes",
 ]
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SECTOR_BYTES = 512  # /proc/diskstats counts sectors of 512 bytes whatever the device's own are
 
 
@@ -125,6 +127,18 @@ def memory(proc: Path = Path("/proc")) -> dict[str, int]:
         "swap_used_bytes": size["SwapTotal"] - size["SwapFree"] if "SwapFree" in size else None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def swap_bytes(proc: Path = Path("/proc")) -> tuple[int, int] | None:
+    """Bytes read from and written to swap since boot, whoever's they were (`pswpin` and `pswpout` of proc(5))."""
+    try:
+        lines = (proc / "vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    pages = {name: int(count) for name, _, count in (line.partition(" ") for line in lines)}
+    if "pswpin" not in pages or "pswpout" not in pages:
+        return None
+    return pages["pswpin"] * PAGE_BYTES, pages["pswpout"] * PAGE_BYTES
 
 
 def pressure_totals(proc: Path = Path("/proc")) -> dict[str, float]:

@@ -69,7 +69,7 @@ class Scraper:
         self._timeout_s = timeout_s
         self._attempts: list[Attempt] = []
         self._latest: dict[str, float] = {}
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._one_at_a_time = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvbench-scraper", daemon=True)
@@ -84,7 +84,7 @@ class Scraper:
         return self._latest
 
     def scrape_now(self) -> None:
-        """One scrape out of turn, from the caller's thread: the counters at the moment that a round begins."""
+        """One scrape out of turn, from the caller's thread: the counters between priming and time zero."""
         if self._failure is None and not self._http.is_closed:
             self._scrape()
 
@@ -99,11 +99,13 @@ class Scraper:
         self._end_thread()
         self.scrape_now()
         self.close()
-        if self._failure is not None:
+        if isinstance(self._failure, OSError):
             raise RecordError(
                 f"cannot write {self._raw}: {self._failure.strerror or self._failure}",
                 do="free space, then --resume",
             )
+        if self._failure is not None:
+            raise self._failure
         scrapes = read_scrapes(self._raw) if self._raw.exists() else iter(())
         write_table(self._directory / "metrics.parquet", metric_rows(scrapes, origin))
         return summarise(
@@ -133,10 +135,13 @@ class Scraper:
             self._thread.join()  # at most one time-out
 
     def _run(self) -> None:
-        for _ in beats(self._period_s, self._stop):
-            self._scrape()
-            if self._failure is not None:
-                return
+        try:
+            for _ in beats(self._period_s, self._stop):
+                self._scrape()
+                if self._failure is not None:
+                    return
+        except Exception as error:  # noqa: BLE001 - raised again by `stop`, on the thread that can act on it
+            self._failure = error
 
     def _scrape(self) -> None:
         with self._one_at_a_time:

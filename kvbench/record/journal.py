@@ -6,6 +6,7 @@ from typing import Literal
 
 from kvbench.record.manifest import Manifest, RoundRecord
 from kvbench.record.run_directory import RunDirectory
+from kvbench.spec.crew import Crew
 
 __all__ = ["Journal"]
 
@@ -30,6 +31,10 @@ class Journal:
         """The rounds of every arm at `index` do not count; they are kept on disk under another name."""
         for arm in {r.arm for r in self.manifest.rounds if r.index == index and r.state == "done"}:
             self.run.set_spoiled_aside(arm, index)
+        if any(arm.profile.engine.kind == "attached" for arm in self.manifest.arms):
+            self.run.set_schedule_aside(
+                index
+            )  # its prefixes are known to the servers, so it cannot be played again
         self._update(
             rounds=[
                 r.model_copy(update={"state": "spoiled", "spoiled_because": because})
@@ -39,6 +44,14 @@ class Journal:
             ]
         )
 
+    def mark_lost(self, record: RoundRecord) -> None:
+        """The tables of a round are gone or damaged: it is recorded again. What is left of it stays on disk."""
+        self._update(
+            rounds=[r.model_copy(update={"state": "lost"}) if r == record else r for r in self.manifest.rounds]
+        )
+        round_ = f"round {record.index} of {record.arm}"
+        self.warn(f"{round_} was recorded again, because its tables were gone or damaged")
+
     def spoiled_attempts(self, index: int) -> int:
         """How often the pair at `index` has been spoiled."""
         counts: dict[str, int] = {}
@@ -46,6 +59,10 @@ class Journal:
             if record.index == index and record.state == "spoiled":
                 counts[record.arm] = counts.get(record.arm, 0) + 1
         return max(counts.values(), default=0)
+
+    def set_crew(self, crew: Crew) -> None:
+        """Who drives the load from now on."""
+        self._update(crew=crew)
 
     def warn(self, text: str) -> None:
         """Keep a sentence that every report has to show."""

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvbench.spec.crew import Crew
+from kvbench.spec.model import Name
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
@@ -22,7 +24,8 @@ class RecordModel(BaseModel):
 class ArmRecord(RecordModel):
     """A profile as it took part, with the command it was rendered to."""
 
-    name: str
+    name: Name
+    """Also a directory of the run, hence the narrow alphabet."""
     role: Literal["baseline", "candidate"]
     profile: Profile
     argv: list[str] = Field(default_factory=list)
@@ -52,9 +55,10 @@ class ScrapeRecord(RecordModel):
 class RoundRecord(RecordModel):
     """One execution of a schedule against one arm, as far as it got."""
 
-    arm: str
+    arm: Name
     index: int
-    state: Literal["done", "spoiled", "cut short"]
+    state: Literal["done", "spoiled", "lost"]
+    """Only what is done counts: a spoiled round was repeated, the tables of a lost one are gone or damaged."""
     launch: str
     started_utc: str
     order: int
@@ -71,6 +75,8 @@ class RoundRecord(RecordModel):
     expected_sources: dict[str, float] | None = None
     capacities: dict[str, float] = Field(default_factory=dict)
     load: dict[str, float] = Field(default_factory=dict)
+    load_faults: list[str] = Field(default_factory=list)
+    """See `kvbench.judge.evidence.ArmRound`."""
 
 
 class Manifest(RecordModel):
@@ -92,8 +98,10 @@ class Manifest(RecordModel):
     arm_differences: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     rounds_planned: int
+    crew: Crew = Crew()
+    """Who drives the load. Not part of what is compared: the same requests go out at the same times."""
     digests: dict[str, str] = Field(default_factory=dict)
-    """sha256 of the resolved profiles, workload and rules."""
+    """sha256 of the resolved profiles, workload and rules as the run began with them."""
     rounds: list[RoundRecord] = Field(default_factory=list)
 
     def arm(self, name: str) -> ArmRecord:

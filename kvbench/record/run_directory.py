@@ -5,8 +5,11 @@ Layout as in DESIGN: run.json, arms/<arm>/round-<k>/{requests,tokens,metrics,hos
 
 from __future__ import annotations
 
-import json
+import fcntl
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -112,21 +115,54 @@ class RunDirectory:
         source.rename(target)
         return target
 
+    def set_schedule_aside(self, index: int) -> None:
+        """Rename the schedule of a spoiled round, so that a repeat makes its own."""
+        source = self.schedule_path(index)
+        number = 1
+        while (target := source.with_name(f"{source.stem}.spoiled-{number}.parquet")).exists():
+            number += 1
+        if source.exists():
+            source.rename(target)
+
     def read_table(self, arm: str, index: int, name: str, schema: pa.Schema) -> pd.DataFrame:
-        """A table of a round as pandas, columns as in `schema`; empty when it was never written."""
+        """A table of a round as pandas, columns as in `schema`; empty when it was never written.
+
+        Later versions add columns at the end; those that an older one did not write are null. RecordError when the
+        file is damaged or holds something else.
+        """
         path = self.round_directory(arm, index) / f"{name}.parquet"
         if not path.exists():
             return _pandas(schema.empty_table())
         try:
+            names = pq.read_schema(path).names
+            if names != schema.names[: len(names)]:
+                raise pa.ArrowInvalid(f"it holds other columns than {name} has: {', '.join(names)}")
             return _pandas(pq.read_table(path, schema=schema))
         except (OSError, pa.ArrowException) as error:
             raise RecordError(
                 f"cannot read {path}: {_first_line(error)}", do="the file is damaged; record the run again"
             ) from error
 
-    def write_verdict(self, document: dict[str, object]) -> None:
-        """Store verdict.json."""
-        write_text(self.path / "verdict.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within the block no other process records into this run. InputError when another one does.
+
+        Where the file system knows no locks (some network ones), nothing is held.
+        """
+        handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise InputError(
+                f"another kvbench is recording into {self.path}", do="wait until it has ended, or stop it"
+            ) from None
+        except OSError:
+            pass
+        try:
+            yield
+        finally:
+            os.close(handle)
 
 
 def _pandas(table: pa.Table) -> pd.DataFrame:

@@ -26,7 +26,10 @@ REQUESTS = pa.schema(
         ("cached_tokens", pa.int64()),  # null: the engine did not say
         ("output_tokens_asked", pa.int64()),
         ("output_tokens_received", pa.int64()),
-        ("status", pa.string()),  # "ok" | "error" | "unsent": its time came after the round was over
+        (
+            "status",
+            pa.string(),
+        ),  # "ok" | "error" | "unsent" (due after the end) | "aborted" (the user left as planned)
         ("error", pa.string()),  # "<cause>: <detail>", cause one of load.outcome.CAUSES
         ("prompt_digest", pa.string()),
         ("output_digest", pa.string()),
@@ -37,6 +40,7 @@ REQUESTS = pa.schema(
         ("http_status", pa.int32()),
         ("ended_s", pa.float64()),  # when the request was over, whether it succeeded or not
         ("multi_token_events", pa.int32()),  # events that carried more than one token
+        ("branch", pa.int32()),  # side branch of the session, from 0; null: one of its own turns
     ]
 )
 TOKENS = pa.schema([("id", pa.int64()), ("index", pa.int32()), ("t_s", pa.float64())])

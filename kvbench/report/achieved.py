@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from kvbench.report.data import RoundTables
-from kvbench.report.series import measured
-from kvbench.report.wording import MISSING, plain, show_share
+from kvbench.report.plain import plain
+from kvbench.report.series import ANSWERED, measured
+from kvbench.report.wording import MISSING, show_share
 
 __all__ = ["Achieved", "achieved"]
 
@@ -46,7 +47,7 @@ def _row(arm: str, class_: str, rows: pd.DataFrame, span_s: float) -> Achieved:
         arm=plain(arm),
         class_=plain(class_),
         requests=f"{len(rows):,}",
-        failed=f"{len(rows) - len(completed):,}",
+        failed=f"{int((~rows['status'].isin(ANSWERED)).sum()):,}",
         rate=f"{len(rows) / span_s:.3g}/s" if span_s > 0 else MISSING,
         prompt_tokens=_median(completed["prompt_tokens_engine"]),
         output_tokens=_median(completed["output_tokens_received"]),

@@ -9,6 +9,7 @@ from kvbench.judge.sources import SOURCES
 from kvbench.judge.verdict import CandidateVerdict, RuleResult
 from kvbench.report import charts
 from kvbench.report.data import ReportData, RoundTables
+from kvbench.report.plain import plain
 from kvbench.report.series import (
     SourceRates,
     class_names,
@@ -18,7 +19,7 @@ from kvbench.report.series import (
     ttft_dots,
     ttft_sample,
 )
-from kvbench.report.wording import is_ratio, is_upper, plain
+from kvbench.report.wording import is_ratio, is_upper
 
 __all__ = ["Gallery", "Picture", "gallery"]
 

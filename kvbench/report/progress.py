@@ -19,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kvbench.judge.sources import SOURCES
+from kvbench.report.plain import plain
 from kvbench.report.terminal import encodable
-from kvbench.report.wording import plain, show_share
+from kvbench.report.wording import show_share
 from kvbench.spec.quantity import show_seconds
 
 __all__ = ["LiveView"]

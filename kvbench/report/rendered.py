@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from kvbench.engine.base import Rendered
-from kvbench.report.wording import plain
+from kvbench.report.plain import plain
 
 __all__ = ["show_rendered"]
 

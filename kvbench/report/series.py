@@ -31,6 +31,8 @@ Numbers = npt.NDArray[np.float64]
 
 SOURCE_COUNTER = "prompt_tokens_by_source"
 """Canonical name of the counter of prompt tokens; its label `source` is one of `SOURCES`, or `elsewhere`."""
+ANSWERED = ("ok", "aborted")
+"""A TTFT counts whether or not the user stayed to the end."""
 ORIGINS = ("computed", "cached", "unknown")
 MOSTLY_CACHED = 0.5
 """A request counts as cached when at least this share of its prompt tokens was not computed."""
@@ -77,10 +79,11 @@ def class_names(rounds: Sequence[RoundTables]) -> list[str]:
 
 
 def ttft_sample(requests: pd.DataFrame, class_: str) -> Sample:
-    """TTFT of the measured requests of one class."""
+    """TTFT of the measured requests of one class; one whose user left before its first token has none."""
     rows = measured(requests)
     rows = rows[rows["class"] == class_]
-    answered = rows[(rows["status"] == "ok") & rows["first_token_s"].notna()]
+    rows = rows[(rows["status"] != "aborted") | rows["first_token_s"].notna()]
+    answered = rows[rows["status"].isin(ANSWERED) & rows["first_token_s"].notna()]
     values = (answered["first_token_s"] - answered["intended_s"]).to_numpy(dtype=float)
     return Sample(np.sort(values), failed=len(rows) - len(answered))
 
@@ -88,6 +91,7 @@ def ttft_sample(requests: pd.DataFrame, class_: str) -> Sample:
 def itl_sample(tables: RoundTables) -> Sample:
     """Every gap between consecutive tokens of one measured, completed request, all classes together."""
     rows = measured(tables.requests)
+    rows = rows[rows["status"] != "aborted"]
     completed = set(rows.loc[rows["status"] == "ok", "id"])
     tokens = tables.tokens[tables.tokens["id"].isin(completed)].sort_values(["id", "index"], kind="stable")
     times, ids = tokens["t_s"].to_numpy(dtype=float), tokens["id"].to_numpy()
@@ -100,7 +104,7 @@ def ttft_dots(rounds: Sequence[RoundTables]) -> dict[str, Dots]:
     if not rounds:
         return {}
     rows = pd.concat([measured(tables.requests) for tables in rounds], ignore_index=True)
-    rows = rows[(rows["status"] == "ok") & rows["first_token_s"].notna()]
+    rows = rows[rows["status"].isin(ANSWERED) & rows["first_token_s"].notna()]
     prompt = rows["prompt_tokens_engine"].astype(float)
     share = rows["cached_tokens"].astype(float) / prompt.where(prompt > 0)
     chosen = {"computed": share < MOSTLY_CACHED, "cached": share >= MOSTLY_CACHED, "unknown": share.isna()}

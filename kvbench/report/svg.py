@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from kvbench.report.wording import plain
+from kvbench.report.plain import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

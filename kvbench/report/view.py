@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from kvbench.judge.latency import carries
 from kvbench.judge.sources import SOURCES
-from kvbench.judge.verdict import CandidateVerdict, Outcome, RuleResult
+from kvbench.judge.verdict import CandidateVerdict, Instrument, Outcome, RuleResult
 from kvbench.report.achieved import achieved
 from kvbench.report.data import ArmFacts, ReportData
 from kvbench.report.parts import (
@@ -21,13 +21,13 @@ from kvbench.report.parts import (
     SourcePart,
     SourcesView,
 )
+from kvbench.report.plain import plain
 from kvbench.report.wording import (
     KINDS,
     MISSING,
     OUTCOMES,
     STATUSES,
     is_ratio,
-    plain,
     show_effect,
     show_limit,
     show_ratio,
@@ -37,9 +37,12 @@ from kvbench.report.wording import (
     what_is_judged,
 )
 from kvbench.spec.quantity import show_bytes, show_seconds
-from kvbench.spec.workload import Workload
+from kvbench.spec.rates import rate_in_words
+from kvbench.spec.workload import Phase, Workload
 
 __all__ = ["view"]
+
+CLOSED_LOOP = "a slow answer delays the next request, so its tails say nothing about an arrival rate"
 
 
 def view(data: ReportData) -> ReportView:
@@ -55,7 +58,7 @@ def view(data: ReportData) -> ReportView:
         started=data.started_utc.strftime("%Y-%m-%d %H:%M:%S UTC"),
         version=plain(data.kvbench_version),
         host=f"{plain(host.cpu_model)}, {host.cores} cores, {show_bytes(host.memory_bytes)}, {plain(host.kernel)}",
-        warnings=(*_emulated(data.arms), *map(plain, data.warnings)),
+        warnings=(*_emulated(data.arms), *_closed(data.workload), *map(plain, data.warnings)),
         candidates=tuple(_candidate(candidate, data) for candidate in ordered),
         arms=tuple(map(_arm, data.arms)),
         workload=_workload(data.workload),
@@ -69,6 +72,10 @@ def _emulated(arms: Iterable[ArmFacts]) -> list[str]:
     if not names:
         return []
     return [f"Emulated engine in {', '.join(names)}: no figure of it says anything about a real engine."]
+
+
+def _closed(workload: Workload) -> list[str]:
+    return [f"Closed loop: {CLOSED_LOOP}."] if workload.arrivals.process == "closed" else []
 
 
 def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
@@ -236,6 +243,31 @@ def _instrument(verdict: CandidateVerdict, data: ReportData) -> tuple[Figure, ..
             f"≥ {show_share(budget.scrape_coverage)}",
         ),
         Figure("events with several tokens", show_value(instrument.multi_token_event_share, "fraction")),
+        *_followed(instrument),
+        *_workers(instrument),
+    )
+
+
+def _followed(instrument: Instrument) -> tuple[Figure, ...]:
+    """Of sessions, side branches and closed loops: what waited for an answer is not late by that."""
+    if not instrument.followed_requests:
+        return ()
+    lag = show_value(instrument.followed_send_lag_p99_s, "s")
+    return (
+        Figure(
+            "sent after an answer",
+            f"{instrument.followed_requests:,} requests, p99 {lag} after its end and think time",
+        ),
+    )
+
+
+def _workers(instrument: Instrument) -> tuple[Figure, ...]:
+    """Of a load that several processes played."""
+    if instrument.workers is None:
+        return ()
+    return (
+        Figure("load workers", f"{instrument.workers:g}"),
+        Figure("their starts apart by at most", show_value(instrument.worker_clock_error_s, "s")),
     )
 
 
@@ -255,13 +287,10 @@ def _arm(arm: ArmFacts) -> ArmView:
 
 def _workload(workload: Workload) -> tuple[Figure, ...]:
     arrivals = workload.arrivals
-    rate = f", {arrivals.rate:.4g}/s" if arrivals.rate else ""
+    rate = f", {rate_in_words(arrivals.rate)}" if arrivals.rate else ""
     if arrivals.closed is not None:
-        rate = f", {arrivals.closed.concurrency} at once"
-    phases = ", ".join(
-        f"{phase.name} {show_seconds(phase.for_s)}{'' if phase.measured else ' (not measured)'}"
-        for phase in workload.phases
-    )
+        rate = f" loop, {arrivals.closed.concurrency} at once: {CLOSED_LOOP}"
+    phases = ", ".join(map(_phase, workload.phases))
     whole = sum(class_.weight for class_ in workload.classes.values())
     classes = ", ".join(
         f"{plain(name)} {show_share(class_.weight / whole)}" for name, class_ in workload.classes.items()
@@ -274,6 +303,12 @@ def _workload(workload: Workload) -> tuple[Figure, ...]:
         Figure("prompts sent again", show_share(workload.repeat)),
         Figure("request time-out", show_seconds(workload.request_timeout)),
     )
+
+
+def _phase(phase: Phase) -> str:
+    notes = [rate_in_words(phase.rate)] if phase.rate else []
+    notes += [] if phase.measured else ["not measured"]
+    return f"{phase.name} {show_seconds(phase.for_s)}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _rules_summary(data: ReportData) -> tuple[Figure, ...]:

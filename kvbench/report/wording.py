@@ -1,16 +1,13 @@
-"""How reports say things: words, symbols and numbers, the same in every format. No layout, no escaping.
-
-`plain` is the one gate for text that came from elsewhere (engines, servers, traces, files).
-"""
+"""How reports say things: words, symbols and numbers, the same in every format. No layout, no escaping."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 
 from kvbench.judge.verdict import Outcome, RuleResult
 from kvbench.judge.wording import quantile_name
+from kvbench.report.plain import plain
 from kvbench.spec.quantity import show_bytes, show_seconds
 from kvbench.spec.rules import METRICS, Guardrail, Rule, Rules, Sustained
 
@@ -22,8 +19,6 @@ __all__ = [
     "is_ratio",
     "is_upper",
     "metric_name",
-    "plain",
-    "plain_lines",
     "show_effect",
     "show_limit",
     "show_ratio",
@@ -52,21 +47,6 @@ _METRICS = {
     "e2e": "E2E",
     "throughput_tokens": "output tokens per second",
 }
-_UNSHOWABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f"  # C0 and C1 controls
-    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # marks that hide or reorder text on screen
-    "\ud800-\udfff\ufffe\uffff]"  # lone surrogates and non-characters, which XML cannot hold
-)
-
-
-def plain(text: object) -> str:
-    """`text` on one line; every character that could move, hide or reorder other text becomes U+FFFD."""
-    return _UNSHOWABLE.sub("\ufffd", re.sub(r"[\t\n\r]+", " ", str(text)))
-
-
-def plain_lines(text: str) -> str:
-    """`plain`, line by line."""
-    return "\n".join(plain(line) for line in text.split("\n"))
 
 
 def show_tokens(count: float) -> str:

@@ -10,7 +10,7 @@ seed: 3
 arrivals: {process: poisson, rate: 40/s}
 phases:
   - {name: warm, for: 1s, measured: false}
-  - {name: steady, for: 3s}
+  - {name: steady, for: 2s}
 classes:
   short: {weight: 0.7, prefix: {tokens: 256, pool: 4}, suffix_tokens: 64, output_tokens: 8}
   long: {weight: 0.3, prefix: {tokens: 1024, pool: 6}, suffix_tokens: 64, output_tokens: 8}

@@ -1,12 +1,17 @@
-"""Runs the command line as a user does: a process of its own, its two streams and its exit code."""
+"""Runs the command line as a user does, in a process of its own or in this one: two streams and an exit code."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
+
+from kvbench.cli import main
 
 
 @dataclass(frozen=True)
@@ -37,3 +42,20 @@ def kvbench(
         check=False,
     )
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def kvbench_here(*arguments: str | Path, env: dict[str, str] | None = None, encoding: str = "utf-8") -> Answer:
+    """The same without a new interpreter, which takes longer than reading a file and refusing it."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True) for _ in range(2))
+    with (
+        mock.patch.object(sys, "argv", ["kvbench", *map(str, arguments)]),
+        mock.patch.dict(os.environ, {"NO_COLOR": "1", "COLUMNS": "100", **(env or {})}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    assert isinstance(code, int)
+    return Answer(code, *(stream.buffer.getvalue().decode(encoding) for stream in (out, err)))  # type: ignore[attr-defined]

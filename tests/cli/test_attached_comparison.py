@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pandas as pd
@@ -14,29 +17,26 @@ from tests.cli.invoke import Answer, kvbench
 from tests.standin.server import Behaviour, stand_in
 
 
-def compare(folder: Path, baseline: Behaviour, candidate: Behaviour, *extra: str) -> tuple[Answer, Path | None]:
-    """Compare two stand-ins; the answer and the folder of the run."""
-    with stand_in(baseline) as (one, _), stand_in(candidate) as (other, _):
-        files = write(
-            folder,
-            base=attached_profile("base", one),
-            other=attached_profile("other", f"{other}/v1"),
-            workload=WORKLOAD,
-            rules=RULES,
-        )
+def compare(folder: Path, *behaviours: Behaviour, options: Sequence[str] = ()) -> tuple[Answer, Path]:
+    """Compare stand-ins, the first of which is the baseline; the answer and the folder of the run."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(stand_in(behaviour))[0] for behaviour in behaviours]
+        arms = {"base": attached_profile("base", urls[0])}
+        for number, url in enumerate(urls[1:], start=1):
+            arms[f"other-{number}"] = attached_profile(f"other-{number}", f"{url}/v1")
+        files = write(folder, **arms, workload=WORKLOAD, rules=RULES)
         answer = kvbench(
-            "compare", files["base"], files["other"], "--workload", files["workload"], "--rules", files["rules"],
-            "--out", folder / "results", *extra,
+            "compare", *(files[name] for name in arms), "--workload", files["workload"], "--rules", files["rules"],
+            "--out", folder / "results", *options, timeout_s=400,
         )  # fmt: skip
     runs = sorted((folder / "results").glob("*")) if (folder / "results").is_dir() else []
-    return answer, runs[-1] if runs else None
+    assert runs, answer.text
+    return answer, runs[-1]
 
 
 @pytest.fixture(scope="module")
 def same_twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, Path]:
-    answer, run = compare(tmp_path_factory.mktemp("same"), Behaviour(), Behaviour(), "--json")
-    assert run is not None, answer.text
-    return answer, run
+    return compare(tmp_path_factory.mktemp("same"), Behaviour(), Behaviour(), options=["--json"])
 
 
 def test_the_same_server_twice_is_never_go_and_breaks_no_guardrail(same_twice: tuple[Answer, Path]) -> None:
@@ -52,7 +52,7 @@ def test_the_run_on_disk_is_complete(same_twice: tuple[Answer, Path]) -> None:
     _answer, run = same_twice
     for name in ("run.json", "verdict.json", "report.html", "report.md", "junit.xml"):
         assert (run / name).stat().st_size > 0, name
-    for arm in ("base", "other"):
+    for arm in ("base", "other-1"):
         for index in (1, 2):
             for table in ("requests", "tokens", "metrics", "host"):
                 assert (run / "arms" / arm / f"round-{index}" / f"{table}.parquet").is_file()
@@ -65,7 +65,7 @@ def test_both_arms_were_sent_the_same_at_the_same_time(same_twice: tuple[Answer,
         pd.read_parquet(run / "arms" / arm / "round-1" / "requests.parquet")
         .sort_values("id")
         .reset_index(drop=True)
-        for arm in ("base", "other")
+        for arm in ("base", "other-1")
     )
     assert len(first) > 50
     assert first["prompt_digest"].equals(second["prompt_digest"])
@@ -89,47 +89,85 @@ def test_a_finished_run_resumes_to_the_same_verdict_without_a_server(same_twice:
     assert json.loads(again.out)["rules"] == json.loads(answer.out)["rules"]
 
 
-def test_a_candidate_with_short_answers_is_unstable(tmp_path: Path) -> None:
-    answer, _run = compare(tmp_path, Behaviour(), Behaviour(completion="short"), "--json", "--rounds", "1")
-    verdict = json.loads(answer.out)
-    assert verdict["verdict"] == "NO_GO", answer.err
-    assert answer.code == 1
+FAULTS = {
+    "500": Behaviour(completion="500"),
+    "garbage": Behaviour(completion="garbage"),
+    "html": Behaviour(completion="html"),
+    "no_done": Behaviour(completion="no_done"),
+    "short": Behaviour(completion="short"),
+    "no metrics": Behaviour(metrics=False),
+    "vanishing metrics": Behaviour(metrics_vanish_after=4),
+    "other outputs": Behaviour(corrupt_every=3),
+}
+"""What is wrong with each candidate of one comparison."""
+NONSENSE = ("500", "garbage", "html", "no_done")
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, Path]:
+    """One baseline against a candidate of each fault, one round each."""
+    folder = tmp_path_factory.mktemp("faulty")
+    return compare(folder, Behaviour(), *FAULTS.values(), options=["--json", "--rounds", "1"])
+
+
+def of(faulty: tuple[Answer, Path], fault: str) -> dict[str, Any]:
+    """The verdict on the candidate with that fault."""
+    verdict: dict[str, Any] = json.loads(faulty[0].out)["candidates"][[*FAULTS].index(fault)]
+    assert verdict["candidate"] == arm(fault)
+    return verdict
+
+
+def arm(fault: str) -> str:
+    return f"other-{[*FAULTS].index(fault) + 1}"
+
+
+def test_the_worst_of_several_candidates_is_the_answer(faulty: tuple[Answer, Path]) -> None:
+    answer, _run = faulty
+    document = json.loads(answer.out)
+    assert len(document["candidates"]) == len(FAULTS)
+    assert document["verdict"] == "INVALID", answer.err
+    assert answer.code == document["exit_code"] == 4
+    assert "Traceback" not in answer.text
+
+
+def test_a_candidate_with_short_answers_is_unstable(faulty: tuple[Answer, Path]) -> None:
+    verdict = of(faulty, "short")
+    assert (verdict["verdict"], verdict["exit_code"]) == ("NO_GO", 1)
     failed = {r["rule"] for r in verdict["rules"] if r["status"] == "fail"}
     assert "stability" in failed or "errors" in failed
 
 
-def test_a_server_without_metrics_is_never_go(tmp_path: Path) -> None:
-    answer, _run = compare(tmp_path, Behaviour(), Behaviour(metrics=False), "--json", "--rounds", "1")
-    verdict = json.loads(answer.out)
-    assert verdict["verdict"] in ("INCONCLUSIVE", "INVALID", "NO_GO"), answer.err
-    assert answer.code in (1, 3, 4)
-    assert verdict["sources"]["other"]["computed"] is None
+def test_a_server_without_metrics_is_never_go(faulty: tuple[Answer, Path]) -> None:
+    verdict = of(faulty, "no metrics")
+    assert verdict["verdict"] in ("INCONCLUSIVE", "INVALID", "NO_GO")
+    assert verdict["sources"][arm("no metrics")]["computed"] is None
 
 
-def test_metrics_that_vanish_make_the_run_invalid(tmp_path: Path) -> None:
-    answer, _run = compare(tmp_path, Behaviour(), Behaviour(metrics_vanish_after=8), "--json", "--rounds", "1")
-    assert json.loads(answer.out)["verdict"] == "INVALID", answer.err
-    assert answer.code == 4
+def test_metrics_that_vanish_make_the_run_invalid(faulty: tuple[Answer, Path]) -> None:
+    verdict = of(faulty, "vanishing metrics")
+    assert (verdict["verdict"], verdict["exit_code"]) == ("INVALID", 4)
+    assert "metrics-vanished" in {r["rule"] for r in verdict["rules"] if r["status"] == "fail"}
 
 
-def test_outputs_that_differ_without_any_tier_are_never_parity_proven(tmp_path: Path) -> None:
+def test_outputs_that_differ_without_any_tier_are_never_parity_proven(faulty: tuple[Answer, Path]) -> None:
     """Nothing was promoted, so no tier can be to blame; but equal they are not."""
-    answer, _run = compare(tmp_path, Behaviour(), Behaviour(corrupt_every=3), "--json", "--rounds", "1")
-    verdict = json.loads(answer.out)
+    verdict = of(faulty, "other outputs")
     parity = next(r for r in verdict["rules"] if r["metric"] == "output_parity")
     assert parity["status"] != "pass", parity
     assert verdict["verdict"] != "GO"
 
 
-@pytest.mark.parametrize("completion", ["500", "garbage", "html", "no_done"])
-def test_a_candidate_that_answers_nonsense_is_no_go_with_the_cause(tmp_path: Path, completion: str) -> None:
-    answer, run = compare(tmp_path, Behaviour(), Behaviour(completion=completion), "--json", "--rounds", "1")
-    verdict = json.loads(answer.out)
-    assert verdict["verdict"] == "NO_GO", answer.err
-    assert answer.code == 1
-    assert "Traceback" not in answer.text
-    assert run is not None
-    assert "<script>" not in (run / "report.html").read_text()
-    errors = pd.read_parquet(run / "arms" / "other" / "round-1" / "requests.parquet")
+@pytest.mark.parametrize("fault", NONSENSE)
+def test_a_candidate_that_answers_nonsense_is_no_go_with_the_cause(faulty: tuple[Answer, Path], fault: str) -> None:
+    _answer, run = faulty
+    verdict = of(faulty, fault)
+    assert (verdict["verdict"], verdict["exit_code"]) == ("NO_GO", 1)
+    errors = pd.read_parquet(run / "arms" / arm(fault) / "round-1" / "requests.parquet")
     assert set(errors["status"]) == {"error"}
     assert errors["error"].str.len().min() > 0
+
+
+def test_what_a_server_answers_reaches_no_report_as_markup(faulty: tuple[Answer, Path]) -> None:
+    _answer, run = faulty
+    assert "<script>alert" not in (run / "report.html").read_text()
+    assert "<script>alert" not in (run / "junit.xml").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.files import CPU_PROFILE, RULES, WORKLOAD, attached_profile, write
-from tests.cli.invoke import Answer, kvbench
+from tests.cli.invoke import Answer, kvbench_here
 from tests.standin.server import Behaviour, stand_in
 
 BASE = CPU_PROFILE.format(name="base")
@@ -43,9 +43,9 @@ SPEC_FAULTS: dict[str, tuple[dict[str, str], list[str]]] = {
         {"base": BASE.replace("max-model-len: 4096", "cpu-offload-gb: 4")},
         ["base.yaml:2", "cpu-offload-gb", "weights"],
     ),
-    "an emulated engine": (
-        {"base": BASE.replace("kind: vllm, environment: vllm-cpu", "kind: emulated")},
-        ["not supported yet"],
+    "an unknown injection": (
+        {"base": BASE.replace("kind: vllm, environment: vllm-cpu", "kind: emulated, inject: {stall: {}}")},
+        ["base.yaml:2", "inject", "stalls"],
     ),
     "a workload without classes": ({"workload": WORKLOAD.split("classes:")[0]}, ["workload.yaml", "classes"]),
     "a rate without a unit of time": (
@@ -56,14 +56,14 @@ SPEC_FAULTS: dict[str, tuple[dict[str, str], list[str]]] = {
         {"workload": WORKLOAD.replace("pool: 4}", "pool: 4, working_set: {of: device, times: 2}}")},
         ["workload.yaml:8", "working_set"],
     ),
-    "a phase of no length": ({"workload": WORKLOAD.replace("for: 3s", "for: 0s")}, ["workload.yaml:6", "for"]),
-    "trace arrivals": (
+    "a phase of no length": ({"workload": WORKLOAD.replace("for: 2s", "for: 0s")}, ["workload.yaml:6", "for"]),
+    "a trace and classes beside it": (
         {
             "workload": WORKLOAD.replace(
                 "{process: poisson, rate: 40/s}", "{process: trace, trace: {path: t.jsonl}}"
             )
         },
-        ["workload.yaml:3", "not supported yet"],
+        ["workload.yaml:", "trace"],
     ),
     "a rule about no class": (
         {"rules": RULES.replace("class: long", "class: lnog")},
@@ -99,7 +99,8 @@ def compare(folder: Path, files: dict[str, str], *extra: str | Path, dry: bool =
         "--out",
         folder / "results",
     ]
-    return kvbench("compare", paths["base"], paths["tiered"], *options, *(["--dry-run"] if dry else []), *extra)
+    options += ["--dry-run"] if dry else []
+    return kvbench_here("compare", paths["base"], paths["tiered"], *options, *extra)
 
 
 def assert_one_clear_error(answer: Answer, code: int, says: list[str]) -> None:
@@ -174,7 +175,7 @@ def _trt_disk(folder: Path) -> Path:
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_call_is_one_clear_error(tmp_path: Path, call: str) -> None:
     arguments, code, says = CALLS[call]
-    assert_one_clear_error(kvbench(*arguments(tmp_path)), code, says)
+    assert_one_clear_error(kvbench_here(*arguments(tmp_path)), code, says)
 
 
 def test_an_unwritable_results_folder_is_told_before_anything_starts(tmp_path: Path) -> None:
@@ -184,18 +185,35 @@ def test_an_unwritable_results_folder_is_told_before_anything_starts(tmp_path: P
 
 def test_an_environment_that_is_not_installed_says_how_to_install_it(tmp_path: Path) -> None:
     paths = write(tmp_path, base=BASE, workload=WORKLOAD)
-    answer = kvbench(
+    answer = kvbench_here(
         "run", paths["base"], "--workload", paths["workload"], "--out", tmp_path / "r",
         env={"KVBENCH_HOME": str(tmp_path / "home")},
     )  # fmt: skip
     assert_one_clear_error(answer, 2, ["kvbench engine install vllm-cpu"])
 
 
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (("max-model-len: 4096", "max-modle-len: 4096"), ["max-modle-len", "did you mean max-model-len"]),
+        (("environment: vllm-cpu, ", ""), ["does not say how vLLM is started", "engine.environment"]),
+        (("environment: vllm-cpu", "environment: vllm-cpu, version: 0.31.0"), ["pins version 0.31.0", "0.32.0"]),
+        (("environment: vllm-cpu", "command: [no-such-engine]"), ["no-such-engine cannot be found"]),
+    ],
+)
+def test_a_candidate_that_cannot_be_started_is_told_before_the_baseline_starts(
+    tmp_path: Path, engine_env: object, broken: tuple[str, str], says: list[str]
+) -> None:
+    answer = compare(tmp_path, {"tiered": BASE.replace("name: base", "name: tiered").replace(*broken)}, dry=False)
+    assert_one_clear_error(answer, 2, says)
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path, engine_env: object) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         paths = write(tmp_path, base=BASE.replace("4096", f"4096, port: {port}"), workload=WORKLOAD)
-        answer = kvbench("run", paths["base"], "--workload", paths["workload"], "--out", tmp_path / "r")
+        answer = kvbench_here("run", paths["base"], "--workload", paths["workload"], "--out", tmp_path / "r")
     assert_one_clear_error(answer, 2, [str(port), "in use"])
 
 
@@ -209,7 +227,7 @@ def test_a_host_tier_larger_than_the_machine_is_told_before_anything_starts(
 
 def attached(folder: Path, base_url: str, **engine: object) -> Answer:
     paths = write(folder, base=attached_profile("base", base_url, **engine), workload=WORKLOAD.replace("10s", "2s"))
-    return kvbench("run", paths["base"], "--workload", paths["workload"], "--out", folder / "results")
+    return kvbench_here("run", paths["base"], "--workload", paths["workload"], "--out", folder / "results")
 
 
 def test_a_dead_engine_is_named_with_its_address(tmp_path: Path) -> None:
@@ -240,6 +258,7 @@ def test_a_key_that_is_not_in_the_environment_is_named_and_never_shown(tmp_path:
     with stand_in() as (url, _):
         answer = attached(tmp_path, url, api_key_env="KVBENCH_NO_SUCH_KEY")
     assert_one_clear_error(answer, 2, ["KVBENCH_NO_SUCH_KEY"])
+    assert not (tmp_path / "results").exists(), "before anything starts"
 
 
 def test_an_engine_that_hangs_ends_by_the_request_timeout(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 from kvbench.engine.attached import AttachedEngine
 from kvbench.engine.base import Launch
 from kvbench.engine.ports import free_port
-from kvbench.errors import EngineError, InputError
+from kvbench.errors import EngineError, InputError, NotSupportedYetError
 from kvbench.spec.profile import Profile
+from tests.standin.server import Behaviour, stand_in
 
 VLLM_METRICS = """# TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="128",cache_dtype="auto",enable_prefix_caching="True",num_gpu_blocks="66"} 1.0
@@ -99,6 +100,17 @@ def test_vllm_gets_its_own_request_fields_and_others_do_not(server: Server) -> N
     assert attach(server.url).start(quiet).extra_body == {}
 
 
+def test_a_server_that_takes_no_token_ids_is_refused_before_anything_is_measured(server: Server) -> None:
+    server.get["/v1/models"] = (200, '{"data": [{"id": "tiny", "owned_by": "someone"}]}')
+    server.get["/metrics"] = (404, "")
+    server.post["/v1/completions"] = (400, '{"error": "prompt must be a string"}')
+    with pytest.raises(NotSupportedYetError, match="takes no token ids") as refused:
+        attach(server.url).start(quiet)
+    assert "prompt must be a string" in str(refused.value)
+    server.post["/v1/completions"] = (200, "{}")
+    attach(server.url).start(quiet)
+
+
 def test_what_can_be_seen_is_proven_and_the_rest_is_unknown(server: Server) -> None:
     engine = attach(server.url, {"device": {"blocks": 66}})
     engine.start(quiet)
@@ -125,6 +137,35 @@ def test_a_declared_tier_that_the_metrics_disprove_is_a_difference(server: Serve
     engine = attach(server.url, {"host": {"size": "1GiB"}})
     engine.start(quiet)
     assert engine.effective().differences == ("the profile has a host tier, but the server has none",)
+
+
+def test_a_server_that_redirects_is_named_with_where_to() -> None:
+    with stand_in() as (there, _), stand_in(Behaviour(redirect_to=there)) as (here, _):
+        engine = attach(here, served_name="stand-in")
+        with pytest.raises(InputError, match=rf"{here} redirects to {there}\n.*base_url"):
+            engine.start(quiet)
+
+
+def test_a_server_on_ipv6_is_reached() -> None:
+    with stand_in(host="::1") as (url, _):
+        endpoint = attach(f"{url}/v1", served_name="stand-in").start(quiet)
+    assert endpoint.base_url == url
+    assert endpoint.metrics_url == f"{url}/metrics"
+
+
+@pytest.mark.parametrize("metrics_url", ["http://127.0.0.1:1/metrics", "http://no-such-host.invalid/metrics"])
+def test_metrics_that_cannot_be_had_leave_things_unknown(server: Server, metrics_url: str) -> None:
+    engine = attach(server.url, {"device": {"blocks": 66}}, metrics_url=metrics_url)
+    assert engine.start(quiet).metrics_url == metrics_url
+    assert "the number of device blocks" in engine.effective().unknown
+
+
+@pytest.mark.parametrize("key", ["s3cret\r\nX-Evil: 1", "schlüssel"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("SERVER_KEY", key)
+    with pytest.raises(InputError, match="SERVER_KEY holds what no HTTP header can carry") as caught:
+        attach("http://127.0.0.1:1", api_key_env="SERVER_KEY")
+    assert key[:6] not in str(caught.value)
 
 
 def test_nothing_answers(server: Server) -> None:

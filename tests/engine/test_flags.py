@@ -119,3 +119,12 @@ def test_a_command_without_such_a_help_is_not_checked(tmp_path: Path) -> None:
 def test_a_command_that_is_not_there_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be found"):
         known_flags(("/nowhere/vllm",), None, tmp_path, lambda _: None)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": 1}'])
+def test_a_cache_that_was_cut_short_is_asked_for_again(tmp_path: Path, content: str) -> None:
+    stand_in = (sys.executable, str(Path(__file__).with_name("stand_in.py")))
+    first = known_flags(stand_in, "1.0", tmp_path, lambda _: None)
+    (cache,) = (tmp_path / "flags").iterdir()
+    cache.write_text(content)
+    assert known_flags(stand_in, "1.0", tmp_path, lambda _: None) == first

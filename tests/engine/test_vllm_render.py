@@ -213,9 +213,10 @@ def test_a_profile_of_the_embedded_engine_renders_before_it_is_installed(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_flag_that_the_pinned_version_does_not_have_shows_in_the_rendering() -> None:
+@pytest.mark.parametrize("embedded", [True, False])
+def test_a_flag_that_the_pinned_version_does_not_have_shows_in_the_rendering(embedded: bool) -> None:
     with pytest.raises(InputError, match="did you mean max-model-len"):
-        render_profile(a_profile(args={"max-modle-len": 1}))
+        render_profile(a_profile(embedded=embedded, args={"max-modle-len": 1}))
 
 
 def test_a_server_that_is_attached_to_has_no_command() -> None:

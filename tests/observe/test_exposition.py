@@ -193,3 +193,8 @@ def test_older_servers_tell_bytes_under_other_names_and_no_tiers() -> None:
         OLD + "# TYPE vllm:kv_offload_load_bytes_total counter\nvllm:kv_offload_load_bytes_total 1\n"
     )
     assert totals(newer)["host_load_bytes"] == 1
+
+
+def test_a_number_beyond_all_bounds_is_no_exposition() -> None:
+    with pytest.raises(ValueError, match="no exposition"):
+        parse("# TYPE a counter\na_total " + "9" * 400)

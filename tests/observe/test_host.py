@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from kvbench.observe import proc
-from kvbench.observe.host import HostSampler, rates, snapshot, tree_cpu_s, trees
+from kvbench.observe.host import HostSampler, Snapshot, rates, snapshot, tree_cpu_s, trees
 from kvbench.observe.proc import Process
 
 SPIN = "import time\nend = time.monotonic() + 60\nprint(flush=True)\nwhile time.monotonic() < end: pass"
@@ -123,6 +124,7 @@ def test_a_host_that_tells_nothing_gives_nothing(tmp_path: Path) -> None:
     assert proc.pressure_totals(tmp_path) == {}
     assert proc.disk_bytes(tmp_path, tmp_path) is None
     assert proc.resident([1], tmp_path) is None
+    assert proc.swap_bytes(tmp_path) is None
     assert proc.processes(tmp_path) == {}
     (tmp_path / "stat").write_text("cpu 1 2 3\n")
     (tmp_path / "meminfo").write_text("MemTotal: 1 kB\n")
@@ -130,6 +132,18 @@ def test_a_host_that_tells_nothing_gives_nothing(tmp_path: Path) -> None:
     assert proc.cpu_times(tmp_path) is None
     assert proc.memory(tmp_path) == {}
     assert proc.disk_bytes(tmp_path, tmp_path) is None
+
+
+def test_swap_traffic_is_told_in_bytes_and_its_rate(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 7\npswpin 3\npswpout 5\n")
+    assert proc.swap_bytes(tmp_path) == (3 * proc.PAGE_BYTES, 5 * proc.PAGE_BYTES)
+    (tmp_path / "vmstat").write_text("nr_free_pages 7\n")
+    assert proc.swap_bytes(tmp_path) is None
+    before, after = (
+        Snapshot(t, t, None, {}, {}, None, swap, {}) for t, swap in ((1.0, (0, 100)), (3.0, (50, 100)))
+    )
+    assert rates(before, after) == {"swap_read_bytes_per_s": 25.0, "swap_write_bytes_per_s": 0.0}
+    assert rates(replace(before, swap=None), after) == {}
 
 
 def test_names_of_processes_may_hold_anything(tmp_path: Path) -> None:

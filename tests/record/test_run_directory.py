@@ -9,10 +9,12 @@ import pytest
 
 from kvbench.errors import InputError, RecordError
 from kvbench.record.atomic import write_table, write_text
+from kvbench.record.content import content_digests, edited
 from kvbench.record.journal import Journal
 from kvbench.record.manifest import ArmRecord, Manifest, RoundRecord
 from kvbench.record.run_directory import RunDirectory
 from kvbench.record.tables import HOST, REQUESTS
+from kvbench.spec.loading import load_profile, load_rules, load_workload
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
@@ -141,3 +143,58 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path)
         write_table(directory / "host.parquet", broken)
     assert path.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["host.parquet"]
+
+
+def test_a_table_of_an_older_version_lacks_its_last_columns_and_a_foreign_one_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    place = run.round_directory("base", 1)
+    place.mkdir(parents=True)
+    older = pa.schema([REQUESTS.field(i) for i in range(len(REQUESTS) - 1)])
+    write_table(place / "requests.parquet", older.empty_table())
+    assert list(run.read_table("base", 1, "requests", REQUESTS).columns) == REQUESTS.names
+    write_table(place / "requests.parquet", HOST.empty_table())
+    with pytest.raises(RecordError, match="it holds other columns than requests has"):
+        run.read_table("base", 1, "requests", REQUESTS)
+
+
+def test_only_one_holds_a_run_at_a_time(tmp_path: Path) -> None:
+    with (
+        RunDirectory(tmp_path).held(),
+        pytest.raises(InputError, match="another kvbench is recording"),
+        RunDirectory(tmp_path).held(),
+    ):
+        pass
+    with RunDirectory(tmp_path).held():
+        pass
+
+
+def test_what_a_run_is_about_has_digests_that_survive_a_round_trip_and_show_an_edit(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "x")
+    begun = manifest(run)
+    begun = begun.model_copy(update={"digests": content_digests(begun)})
+    run.write_manifest(begun)
+    assert begun.digests.keys() == {"profile base", "profile tiered", "workload", "rules"}
+    assert edited(run.read_manifest()) == []
+    stricter = begun.rules.model_copy(update={"confidence": 0.99})
+    assert edited(begun.model_copy(update={"rules": stricter})) == ["rules"]
+    assert edited(begun.model_copy(update={"arms": begun.arms[:1]})) == ["profile tiered"]
+
+
+@pytest.mark.parametrize("name", ["mixed", "demo"])
+def test_shipped_files_have_the_same_digests_after_they_were_stored(tmp_path: Path, name: str) -> None:
+    run = RunDirectory.create(tmp_path, "x")
+    rules = load_rules("default" if name == "mixed" else "demo")
+    profiles = [load_profile(f"cpu/{profile}") for profile in ("baseline", "host-and-disk", "slow-disk")]
+    arms = [ArmRecord(name=p.name, role="baseline", profile=p) for p in profiles]
+    begun = manifest(run).model_copy(update={"workload": load_workload(name), "rules": rules, "arms": arms})
+    run.write_manifest(begun.model_copy(update={"digests": content_digests(begun)}))
+    assert edited(run.read_manifest()) == []
+
+
+def test_a_lost_round_does_not_count_and_is_told(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "x")
+    journal = Journal(run, manifest(run))
+    journal.add(record("base", 1))
+    journal.mark_lost(record("base", 1))
+    assert run.read_manifest().done("base", 1) is None
+    assert "round 1 of base was recorded again" in run.read_manifest().warnings[0]

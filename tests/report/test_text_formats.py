@@ -17,10 +17,11 @@ from kvbench.judge.verdict import Outcome, Verdict
 from kvbench.report.data import ReportData, engine_facts, tier_sentences
 from kvbench.report.junit import render_junit
 from kvbench.report.markdown import render_markdown
+from kvbench.report.plain import plain
 from kvbench.report.terminal import encodable, render_verdict
 from kvbench.report.verdict_json import render_verdict_json
 from kvbench.report.view import view
-from kvbench.report.wording import MISSING, plain, show_limit, show_value
+from kvbench.report.wording import MISSING, show_limit, show_value
 from kvbench.spec.profile import Profile
 from tests.report.build import RULES, arm_facts, build, plain_rule
 

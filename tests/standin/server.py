@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ class Behaviour:
     token_s: float = 0.001
     metrics_vanish_after: int | None = None
     corrupt_every: int | None = None
+    transfer_config: dict[str, object] | None = None
+    """What a launched server was given as `--kv-transfer-config`; told back at `/server_info`."""
+    redirect_to: str | None = None
     counters: dict[str, float] = field(default_factory=lambda: {"prompt": 0.0, "generation": 0.0, "finished": 0.0})
     scrapes: int = 0
     completions: int = 0
@@ -51,6 +55,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         b = self.behaviour
+        if b.redirect_to is not None:
+            self.send_response(307)
+            self.send_header("Location", b.redirect_to + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if self.path == "/health":
             self._send(200, b"")
         elif self.path == "/version":
@@ -58,6 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             models = [{"id": m, "object": "model", "max_model_len": 16384} for m in b.models]
             self._send(200, json.dumps({"object": "list", "data": models}).encode())
+        elif self.path.startswith("/server_info") and b.transfer_config is not None:
+            config = {"cache_config": {}, "kv_transfer_config": b.transfer_config}
+            self._send(200, json.dumps({"vllm_config": config}).encode())
         elif self.path == "/metrics" and b.metrics:
             b.scrapes += 1
             if b.metrics_vanish_after is not None and b.scrapes > b.metrics_vanish_after:
@@ -168,20 +181,26 @@ def _exposition(b: Behaviour) -> str:
         f'vllm:cache_config_info{{{labels},block_size="128",num_gpu_blocks="256",cache_dtype="auto",'
         'enable_prefix_caching="True"} 1.0',
     ]
+    if b.transfer_config is not None:
+        for name in ("kv_offload_blocks", "kv_offload_tiering_blocks"):
+            lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{labels}}} 1.0"]
     return "\n".join(lines) + "\n"
 
 
 @contextmanager
-def stand_in(behaviour: Behaviour | None = None) -> Iterator[tuple[str, Behaviour]]:
-    """Serve on a free loopback port; yields the base URL and the behaviour, which may be changed meanwhile."""
+def stand_in(
+    behaviour: Behaviour | None = None, *, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[tuple[str, Behaviour]]:
+    """Serve on a loopback port, by default a free one; yields the base URL and the behaviour, which may change."""
     chosen = behaviour or Behaviour()
     handler = type("Handler", (_Handler,), {"behaviour": chosen})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    kind = type("Server", (ThreadingHTTPServer,), {"address_family": socket.AF_INET6}) if ":" in host else None
+    server = (kind or ThreadingHTTPServer)((host, port), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", chosen
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}", chosen
     finally:
         server.shutdown()
         server.server_close()

@@ -1,0 +1,101 @@
+"""What a user asked `compare` or `run` for, read and checked. Imports little: mistakes are told at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+
+from kvbench.errors import InputError
+from kvbench.record.manifest import Manifest
+from kvbench.report.streams import say
+from kvbench.spec.crosscheck import check_experiment
+from kvbench.spec.loading import Experiment, load_experiment, load_profile, load_rules, load_workload
+from kvbench.spec.profile import Profile
+from kvbench.spec.rules import Rounds
+from kvbench.spec.shipped import DEFAULT_RULES, DEFAULT_WORKLOAD
+from kvbench.spec.support import check_supported
+from kvbench.spec.workload import Workload
+
+__all__ = ["Request", "check_same", "prepared", "read_arm"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked `compare` for. None: not said."""
+
+    profiles: list[str]
+    workload: str | None = None
+    rules: str | None = None
+    rounds: int | None = None
+
+
+def prepared(request: Request, console: Console) -> tuple[Experiment, list[str]]:
+    """A request that can be carried out, and warnings, which are shown. InputError names file and line."""
+    experiment = _read(request)
+    for profile in experiment.arms:
+        check_supported(profile)
+    check_supported(experiment.workload)
+    check_supported(experiment.rules)
+    warnings = check_experiment(experiment)
+    for warning in warnings:
+        say(console, f"note: {warning}")
+    return experiment, warnings
+
+
+def read_arm(profile: str, workload: str) -> tuple[Profile, Workload]:
+    """What `run` records. InputError names file and line."""
+    arm, load = load_profile(profile), load_workload(workload)
+    check_supported(arm)
+    check_supported(load)
+    return arm, load
+
+
+def check_same(request: Request, manifest: Manifest) -> None:
+    """InputError when what is said beside `--resume` is not what the run began with; nothing need be said."""
+    said: dict[str, tuple[object, object]] = {}
+    if request.profiles:
+        experiment = _read(request)
+        said["profiles"] = (list(experiment.arms), [arm.profile for arm in manifest.arms])
+        if len(request.profiles) == 1:
+            said["workload"] = (experiment.workload, manifest.workload)
+    if request.workload is not None:
+        said["workload"] = (load_workload(request.workload), manifest.workload)
+    if request.rules is not None:
+        bounds = {"rounds": manifest.rules.rounds}
+        said["rules"] = (load_rules(request.rules).model_copy(update=bounds), manifest.rules)
+    if request.rounds is not None:
+        said["rounds"] = (request.rounds, manifest.rounds_planned)
+    changed = [name for name, (now, then) in said.items() if now != then]
+    if changed:
+        raise InputError(
+            f"the run began with other {' and other '.join(changed)} than are given now",
+            do="leave them out: a run knows its own; or begin a new run",
+        )
+
+
+def _read(request: Request) -> Experiment:
+    """The files of a request. What is said on the command line takes the place of an experiment's own."""
+    if not request.profiles:
+        raise InputError(
+            "nothing to compare",
+            do="kvbench compare BASELINE.yaml CANDIDATE.yaml, or kvbench compare EXPERIMENT.yaml",
+        )
+    if len(request.profiles) == 1:
+        experiment = load_experiment(request.profiles[0])
+        if request.workload is not None:
+            experiment = replace(experiment, workload=load_workload(request.workload))
+        if request.rules is not None:
+            experiment = experiment.with_rules(load_rules(request.rules))
+    else:
+        baseline, *candidates = [load_profile(path) for path in request.profiles]
+        experiment = Experiment(
+            baseline=baseline,
+            candidates=tuple(candidates),
+            workload=load_workload(request.workload or DEFAULT_WORKLOAD),
+            rules=load_rules(request.rules or DEFAULT_RULES),
+        )
+    if request.rounds is not None:
+        rounds = Rounds(min=request.rounds, max=request.rounds)
+        experiment = experiment.with_rules(experiment.rules.model_copy(update={"rounds": rounds}))
+    return experiment
