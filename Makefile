@@ -15,7 +15,7 @@ help:
 	@echo "make test    install everything and run the tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   print measured figures (never part of the tests)"
-	@echo "make verify  longer proofs: the mutation score of judge/ (hours)"
+	@echo "make verify  longer proofs: smollm2 is served (minutes), traces are replayed (an hour or two), the mutation score of judge/ (hours)"
 	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
 
 $(RUN): pyproject.toml requirements/run.txt
@@ -47,6 +47,9 @@ bench: $(DEV)
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 verify: $(DEV)
+	@$(BIN)/python -m tests.proofs.smollm2
+	@$(BIN)/python -m tests.proofs.replay
+	@$(BIN)/python -m tests.proofs.emulated_sources
 	@$(BIN)/python -m tests.proofs.mutation
 
 clean:
