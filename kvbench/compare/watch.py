@@ -8,6 +8,7 @@ from typing import Literal
 
 from kvbench.engine.base import Engine
 from kvbench.judge.evidence import EngineEvent
+from kvbench.observe.scrape import CREATED
 
 __all__ = ["FROZEN_AFTER_S", "Watch"]
 
@@ -42,6 +43,7 @@ class Watch:
         self._tokens: float | None = None
         self._moved_at: float | None = None
         self._client_tokens = 0.0
+        self._counted: tuple[float, float] | None = None
 
     def tokens_received(self, total: float) -> None:
         """Tell how many output tokens the client has seen: progress even when metrics are missing."""
@@ -60,11 +62,21 @@ class Watch:
         state = self._engine.state()
         if not state.alive:
             self._record("died", now, state.detail or "the engine is gone")
+        elif self._has_restarted():
+            self._record("restarted", now, "its counters began anew")
         elif self._is_frozen(now):
             self._record("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s")
         return bool(self.events)
 
-    def _record(self, kind: Literal["died", "frozen"], now: float, detail: str) -> None:
+    def _has_restarted(self) -> bool:
+        """Counters that were created later and tell less: another process answers than before."""
+        metrics = self._latest()
+        if CREATED not in metrics or "prompt_tokens" not in metrics:
+            return False
+        before, self._counted = self._counted, (metrics[CREATED], metrics["prompt_tokens"])
+        return before is not None and self._counted[0] > before[0] and self._counted[1] < before[1]
+
+    def _record(self, kind: Literal["died", "frozen", "restarted"], now: float, detail: str) -> None:
         self.events.append(EngineEvent(kind, now - self.time_zero if self.time_zero is not None else 0.0, detail))
 
     def _is_frozen(self, now: float) -> bool:

@@ -18,6 +18,7 @@ __all__ = [
     "SOURCES",
     "CanonicalSample",
     "canonical",
+    "created",
     "identity_breaks",
     "parse_engine",
     "resets",
@@ -170,6 +171,11 @@ def totals(exposition: Exposition) -> dict[str, float]:
     return found
 
 
+def created(exposition: Exposition) -> float | None:
+    """When the engine's counters were created, Unix seconds; another value is another process. None: not told."""
+    return exposition.total(_CREATED)
+
+
 def source_counters(exposition: Exposition) -> dict[str, float]:
     """Prompt tokens so far by source; a source that the server cannot tell is left out.
 
@@ -212,8 +218,8 @@ def resets(before: Exposition, after: Exposition) -> tuple[str, ...]:
         for name, labels, value in canonical(after)
         if _is_counter(name) and value < first.get((name, labels), value)
     }
-    created = [exposition.total(_CREATED) for exposition in (before, after)]
-    anew = None not in created and created[0] != created[1]
+    since = [created(exposition) for exposition in (before, after)]
+    anew = None not in since and since[0] != since[1]
     return (*sorted(fell), *(["process"] if anew else []))
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from kvbench.errors import RecordError
 from kvbench.judge.evidence import ScrapeSummary
 from kvbench.observe.attempts import Attempt, Result, summarise
-from kvbench.observe.canonical import parse_engine, totals
+from kvbench.observe.canonical import created, parse_engine, totals
 from kvbench.observe.exposition import parse
 from kvbench.observe.fetch import Fetched, client, fetch
 from kvbench.observe.grid import beats
@@ -20,15 +20,19 @@ from kvbench.observe.raw import RAW_NAME, append_scrape, read_scrapes
 from kvbench.observe.rows import metric_rows
 from kvbench.record.atomic import write_table
 
-__all__ = ["PERIOD_S", "Scraper", "scrape_once"]
+__all__ = ["CREATED", "PERIOD_S", "Scraper", "scrape_once"]
 
 PERIOD_S = 1.0
 TIMEOUT_S = 5.0
 """Longer than any healthy answer (milliseconds; a busy two-core engine took up to a second)."""
 
+CREATED = "counters_created"
+"""Among the live values: when the engine's counters were created, Unix seconds."""
+
 _LIVE = frozenset(
     {
         "vllm:prompt_tokens",
+        "vllm:prompt_tokens_created",
         "vllm:generation_tokens",
         "vllm:prompt_tokens_cached",
         "vllm:num_requests_running",
@@ -80,7 +84,7 @@ class Scraper:
         self._thread.start()
 
     def latest(self) -> dict[str, float]:
-        """Newest values of the names that progress needs; empty before the first scrape."""
+        """Newest values of the names that progress and the watch need; empty before the first scrape."""
         return self._latest
 
     def scrape_now(self) -> None:
@@ -157,6 +161,8 @@ class Scraper:
 
 def _live(fetched: Fetched) -> dict[str, float]:
     try:
-        return totals(parse(fetched.text, _LIVE))
+        exposition = parse(fetched.text, _LIVE)
     except ValueError:
         return {}
+    since = created(exposition)
+    return totals(exposition) | ({} if since is None else {CREATED: since})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from kvbench.spec.forms import form
 from kvbench.spec.model import Misfit, SpecModel
+from kvbench.spec.paths import UserPath
 from kvbench.spec.quantity import Number, PositiveSeconds, Seconds, Whole
 
 __all__ = [
@@ -72,7 +72,7 @@ class Geometric(SpecModel):
 class Empirical(SpecModel):
     """One whole number per line of a file, drawn with replacement. Loading reads the file into `values`."""
 
-    empirical: Path
+    empirical: UserPath
     values: tuple[Tokens, ...] = ()
 
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.fitness import misfits
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
+from kvbench.spec.paths import with_known_home
 from kvbench.spec.quantity import Bandwidth, ByteSize, Fraction, PositiveSeconds, Whole
 
 __all__ = ["DeviceTier", "DiskTier", "EngineSpec", "HostTier", "Profile", "SpecModel", "Tiers"]
@@ -69,15 +70,6 @@ def _check_address(value: str) -> None:
         raise ValueError(f"expected a URL such as http://127.0.0.1:8000, got {value!r}")
 
 
-def _with_known_home(value: str) -> str:
-    """A leading `~user` has to be somebody."""
-    try:
-        Path(value).expanduser()
-    except RuntimeError:
-        raise ValueError(f"there is no home directory for {value.partition('/')[0]!r}") from None
-    return value
-
-
 class EngineSpec(SpecModel):
     """What to launch, or what is already running (`kind: attached`)."""
 
@@ -86,7 +78,7 @@ class EngineSpec(SpecModel):
     image: str | None = None
     command: Annotated[list[str], Field(min_length=1)] | None = None
     version: str | None = None
-    model: Annotated[str, Field(min_length=1), AfterValidator(_with_known_home)]
+    model: Annotated[str, Field(min_length=1), AfterValidator(with_known_home)]
     revision: str | None = None
     served_name: str | None = None
     args: dict[str, FlagValue] = Field(default_factory=dict)
@@ -160,7 +152,7 @@ class DiskTier(SpecModel):
     @field_validator("path")
     @classmethod
     def _plain(cls, value: Path) -> Path:
-        _with_known_home(str(value))
+        with_known_home(str(value))
         if str(value) == "." or "$" in str(value) or "\0" in str(value):
             raise ValueError(
                 f"expected a directory, got {str(value)!r}; environment variables are not replaced here"

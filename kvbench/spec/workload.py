@@ -5,7 +5,6 @@ Lengths in tokens, times in seconds, rates per second after loading.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -22,6 +21,7 @@ from kvbench.spec.lengths import (
     Uniform,
 )
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
+from kvbench.spec.paths import UserPath
 from kvbench.spec.quantity import Fraction, Number, PositiveSeconds, Whole
 from kvbench.spec.rates import ArrivalRate, Burst, OnOff, PhaseRate, RateTarget, Sinusoid
 from kvbench.spec.session import Abort, Branch, Compact
@@ -80,7 +80,8 @@ class Prefix(SpecModel):
     """A pool of shared beginnings; exactly one of `pool` and `working_set`."""
 
     tokens: Length
-    pool: Tokens | None = None
+    pool: Annotated[Whole, Field(ge=1, le=1_000_000)] | None = None
+    """At most as many as a round may have requests."""
     working_set: WorkingSet | None = None
     popularity: Popularity = "uniform"
 
@@ -152,7 +153,7 @@ class Closed(SpecModel):
 class TraceSource(SpecModel):
     """A recorded trace to be played: its times, sessions, lengths and block identity."""
 
-    path: Path
+    path: UserPath
     format: str | None = None
     """mooncake, sessions, bailian, weka or azure; None: told from the content."""
     block_tokens: Tokens | None = None

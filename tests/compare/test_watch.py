@@ -83,3 +83,30 @@ def test_progress_of_any_kind_is_not_frozen(moves) -> None:
         moves(scene, watch)
         assert not watch()
         scene.now += 1.0
+
+
+def test_counters_created_anew_that_tell_less_are_a_restart() -> None:
+    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+    watch = scene.watch()
+    watch.time_zero = 100.0
+    assert not watch()
+    scene.now, scene.metrics = 107.0, {"counters_created": 1600.0, "prompt_tokens": 20.0}
+    assert watch()
+    assert [(e.kind, e.t_s) for e in watch.events] == [("restarted", 7.0)]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"counters_created": 1000.0, "prompt_tokens": 900.0},
+        {"counters_created": 1600.0, "prompt_tokens": 900.0},  # one of several front ends answered
+        {"prompt_tokens": 20.0},
+        {},
+    ],
+)
+def test_what_does_not_tell_of_another_process_is_no_restart(later: dict[str, float]) -> None:
+    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+    watch = scene.watch()
+    assert not watch()
+    scene.now, scene.metrics = 107.0, later
+    assert not watch()
