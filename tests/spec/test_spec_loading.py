@@ -164,7 +164,6 @@ ARRIVALS = [
     ("{gamma: {cv: 2}, rate: 4}", "gamma", 4.0, Gamma(cv=2)),
     ("{process: closed, closed: {concurrency: 4}}", "closed", None, None),
     ("{closed: {concurrency: 4}}", "closed", None, None),
-    ("{process: {trace: {path: t.jsonl, format: mooncake, speed: 2}}}", "trace", None, None),
 ]
 
 
@@ -176,6 +175,23 @@ def test_every_spelling_of_arrivals_comes_out_the_same(
     arrivals = load_workload(write(tmp_path, "w.yaml", text)).arrivals
     assert (arrivals.process, arrivals.rate, arrivals.gamma) == (process, rate, gamma)
     assert (arrivals.closed is not None) == (process == "closed")
+    assert Arrivals.model_validate(arrivals.model_dump()) == arrivals
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{process: trace, trace: {path: t.jsonl, format: mooncake, speed: 2}}",
+        "{process: {trace: {path: t.jsonl, format: mooncake, speed: 2}}}",
+        "{trace: {path: t.jsonl, format: mooncake, speed: 2}}",
+    ],
+)
+def test_every_spelling_of_a_trace_comes_out_the_same(tmp_path: Path, written: str) -> None:
+    text = f"name: w\narrivals: {written}\nphases: [{{name: p, for: 10s}}]\n"
+    arrivals = load_workload(write(tmp_path, "w.yaml", text)).arrivals
+    assert arrivals.process == "trace"
+    assert arrivals.trace is not None
+    assert (arrivals.trace.path, arrivals.trace.speed) == (tmp_path.resolve() / "t.jsonl", 2.0)
     assert Arrivals.model_validate(arrivals.model_dump()) == arrivals
 
 
