@@ -15,7 +15,7 @@ help:
 	@echo "make test    install everything and run the tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   print measured figures (never part of the tests)"
-	@echo "make verify  longer proofs: smollm2 is served (minutes), traces are replayed (an hour or two), the mutation score of judge/ (hours)"
+	@echo "make verify  longer proofs (hours): smollm2, replayed traces, emulated against real, the mutation score of judge/"
 	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
 
 $(RUN): pyproject.toml requirements/run.txt
