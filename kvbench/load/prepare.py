@@ -22,8 +22,8 @@ from kvbench.workload.schedule import Schedule
 __all__ = ["prepare_player", "prepare_process"]
 
 SWITCH_S = 1e-5
-"""How long the playing thread waits at most for the interpreter while Locust is busy; Python's own is 5 ms. The thread
-lets go of the interpreter with every read, and has to get it back each time."""
+"""How long the playing thread waits at most for the interpreter while Locust is busy; Python's own is 5 ms. It lets
+go of the interpreter with every read, and has to get it back."""
 
 
 def prepare_process() -> bool:
