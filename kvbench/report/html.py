@@ -18,7 +18,7 @@ from kvbench.report.charts import DOT_LIMIT
 from kvbench.report.data import ReportData
 from kvbench.report.gallery import gallery
 from kvbench.report.view import view
-from kvbench.report.wording import MISSING
+from kvbench.report.wording import MISSING, who_pays_note
 
 __all__ = ["render_html"]
 
@@ -46,6 +46,7 @@ def render_html(data: ReportData) -> str:
         galleries=[gallery(verdict, data, f"c{number}") for number, verdict in enumerate(ordered, 1)],
         sources=SOURCES,
         missing=MISSING,
+        who_pays_note=who_pays_note(report.confidence),
         dot_limit=DOT_LIMIT,
         style=style,
         style_digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),

@@ -10,6 +10,7 @@ from kvbench.report.achieved import Achieved
 __all__ = [
     "ArmView",
     "CandidateView",
+    "ChangeView",
     "Figure",
     "LatencyView",
     "PerRound",
@@ -22,11 +23,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Figure:
-    """A labelled figure with what it is held against."""
+    """A labelled figure with what it is held against; a `detail` has no place where room is short."""
 
     label: str
     value: str
     budget: str = ""
+    detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,32 @@ class LatencyView:
 
 
 @dataclass(frozen=True)
+class ChangeView:
+    """What the candidate means for the users of one class: a description, not what decides."""
+
+    class_: str
+    latency: str
+    before: str
+    after: str
+    ratio: str
+    interval: str
+    change: str
+    symbol: str
+
+    @property
+    def clear(self) -> bool:
+        return self.change != "unclear"
+
+    @property
+    def seconds(self) -> str:
+        return f"{self.before} → {self.after}"
+
+    @property
+    def effect(self) -> str:
+        return f"{self.ratio} {self.interval}".strip()
+
+
+@dataclass(frozen=True)
 class PerRound:
     """What a rule saw in each round or window."""
 
@@ -120,6 +148,7 @@ class CandidateView:
     reasons: tuple[str, ...]
     action: str | None
     rules: tuple[RuleView, ...]
+    who_pays: tuple[ChangeView, ...]
     headline_figures: tuple[RuleView, ...]
     sources: tuple[SourcesView, ...]
     latency: tuple[LatencyView, ...]

@@ -13,14 +13,16 @@ from rich.text import Text
 from kvbench.judge.sources import SOURCES
 from kvbench.judge.verdict import Outcome
 from kvbench.report.data import ReportData
-from kvbench.report.parts import CandidateView, ReportView, RuleView, SourcesView
+from kvbench.report.parts import CandidateView, ChangeView, ReportView, RuleView, SourcesView
 from kvbench.report.view import view
-from kvbench.report.wording import MISSING
+from kvbench.report.wording import CHANGES, MISSING
 
 __all__ = ["encodable", "render_verdict"]
 
 WIDE = 112
 """From this many columns a rule fits on one line of a table."""
+ROOMY = 80
+"""From this many columns so does a change of one class."""
 BAR = 30
 TONES = {
     Outcome.GO: "bold green",
@@ -28,11 +30,24 @@ TONES = {
     Outcome.INCONCLUSIVE: "bold yellow",
     Outcome.INVALID: "bold magenta",
 }
+CHANGE_TONES = {"gained": "green", "lost": "bold red", "unclear": "yellow"}
 STATUS_TONES = {"pass": "green", "fail": "bold red", "unknown": "yellow"}
 FILLS = dict(zip(SOURCES, "█▓▒░", strict=True))
 SOURCE_TONES = {"device": "cyan", "host": "blue", "disk": "magenta", "computed": "yellow"}
 _PLAIN = str.maketrans(
-    {"✔": "+", "✘": "X", "–": "-", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "·": "-", "…": "...", "µ": "u"}
+    {
+        "✔": "+",
+        "✘": "X",
+        "–": "-",
+        "−": "-",
+        "→": "->",
+        "≤": "<=",
+        "≥": ">=",
+        "×": "x",
+        "·": "-",
+        "…": "...",
+        "µ": "u",
+    }
     | {"█": "#", "▓": "=", "▒": ":", "░": "."}
 )
 _TRAILING = re.compile(r" +$", re.MULTILINE)
@@ -101,13 +116,17 @@ def _detail(candidate: CandidateView, width: int, *, named: bool) -> Iterable[Re
     of = f" of {candidate.candidate}" if named else ""
     yield _heading(f"Rules{of}")
     yield _rules_table(candidate) if width >= WIDE else _rules_list(candidate)
+    if candidate.who_pays:
+        yield _heading(f"Who pays{of}")
+        yield from _who_pays(candidate.who_pays, width)
     yield _heading(f"Prompt tokens by source{of}")
     yield from (_sources(sources, width) for sources in candidate.sources)
     yield _heading(f"TTFT by class{of}")
     yield _ttft(candidate)
     yield _heading("The instrument itself")
     for figure in candidate.instrument:
-        yield _labelled_figure(figure.label, figure.value, figure.budget)
+        if not figure.detail:
+            yield _labelled_figure(figure.label, figure.value, figure.budget)
     if candidate.not_tested:
         yield _heading("Not tested")
         yield from (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in candidate.not_tested)
@@ -180,6 +199,40 @@ def _quiet(rules: Sequence[RuleView]) -> Iterable[RenderableType]:
     if rules:
         names = ", ".join(rule.rule for rule in rules)
         yield Text.assemble(("✔ pass", "green"), f"    {len(rules)} of validity: {names}")
+
+
+def _who_pays(changes: Sequence[ChangeView], width: int) -> Iterable[RenderableType]:
+    """What is clear, losses first; of the rest only how many."""
+    clear = sorted((change for change in changes if change.clear), key=lambda change: change.change != "lost")
+    lines = _changes_table(clear) if width >= ROOMY else _changes_list(clear)
+    yield Padding(lines, (0, 0, 0, 2))
+    unclear = len(changes) - len(clear)
+    if unclear:
+        yield Padding(Text.assemble(_change("unclear", 11), f"{unclear} of {len(changes)}"), (0, 0, 0, 2))
+
+
+def _change(change: str, width: int = 0) -> Text:
+    text = Text(f"{CHANGES[change]} {change}", style=CHANGE_TONES[change])
+    text.pad_right(max(0, width - text.cell_len))
+    return text
+
+
+def _changes_table(changes: Iterable[ChangeView]) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=9)
+    for _ in ("class", "latency", "seconds", "effect"):
+        table.add_column(overflow="fold")
+    for row in changes:
+        table.add_row(_change(row.change), *map(Text, (row.class_, row.latency, row.seconds, row.effect)))
+    return table
+
+
+def _changes_list(changes: Iterable[ChangeView]) -> RenderableType:
+    lines: list[RenderableType] = []
+    for row in changes:
+        lines.append(Text.assemble(_change(row.change, 11), (row.class_, "bold"), f"  {row.latency}"))
+        lines.append(Padding(Text(f"{row.seconds}  {row.effect}"), (0, 0, 0, 11)))
+    return Group(*lines)
 
 
 def _sources(sources: SourcesView, width: int) -> RenderableType:

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 
 from kvbench.judge.latency import carries
 from kvbench.judge.sources import SOURCES
-from kvbench.judge.verdict import CandidateVerdict, Instrument, Outcome, RuleResult
+from kvbench.judge.verdict import CandidateVerdict, ClassChange, Outcome, RuleResult
 from kvbench.report.achieved import achieved
 from kvbench.report.data import ArmFacts, ReportData
+from kvbench.report.instrument import instrument_figures
 from kvbench.report.parts import (
     ArmView,
     CandidateView,
+    ChangeView,
     Figure,
     LatencyView,
     PerRound,
@@ -23,12 +25,15 @@ from kvbench.report.parts import (
 )
 from kvbench.report.plain import plain
 from kvbench.report.wording import (
+    CHANGES,
     KINDS,
     MISSING,
     OUTCOMES,
     STATUSES,
     is_ratio,
+    latency_name,
     show_effect,
+    show_interval,
     show_limit,
     show_ratio,
     show_share,
@@ -92,6 +97,7 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
         reasons=tuple(map(plain, verdict.reasons)),
         action=f"Disable the {action.disable_tier} tier: {plain(action.why)}" if action else None,
         rules=rules,
+        who_pays=tuple(map(_change, verdict.who_pays)),
         headline_figures=_headline_figures(rules),
         sources=tuple(_sources(arm, counts) for arm, counts in verdict.sources.items()),
         latency=_side_by_side(_latency(row) for row in verdict.latency),
@@ -99,7 +105,7 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
         per_round=tuple(
             _per_round(result, data) for result in verdict.rules if result.windows and _decides(result, verdict)
         ),
-        instrument=_instrument(verdict, data),
+        instrument=instrument_figures(verdict.instrument, data.rules.validity),
         not_tested=tuple(map(plain, verdict.not_tested)),
         achieved=tuple(
             row for arm in (verdict.baseline, verdict.candidate) for row in achieved(arm, data.rounds.get(arm, []))
@@ -142,6 +148,19 @@ def _rule(result: RuleResult, data: ReportData, deciding: bool) -> RuleView:
         limit=show_limit(result, data.rules),
         text=plain(result.text),
         deciding=deciding,
+    )
+
+
+def _change(change: ClassChange) -> ChangeView:
+    return ChangeView(
+        class_=plain(change.class_),
+        latency=latency_name(change.metric, change.quantile),
+        before=show_value(change.baseline, "s"),
+        after=show_value(change.candidate, "s"),
+        ratio=show_value(change.effect, "ratio"),
+        interval=show_interval(change.ci, "ratio") if change.ci else "",
+        change=change.change,
+        symbol=CHANGES[change.change],
     )
 
 
@@ -229,46 +248,6 @@ def _cell(column: str, value: float | str | None, unit: str | None, effect_unit:
     if column.endswith("_s"):
         return show_value(value, "s")
     return show_value(value, "fraction" if column.endswith("share") else None)
-
-
-def _instrument(verdict: CandidateVerdict, data: ReportData) -> tuple[Figure, ...]:
-    instrument, budget = verdict.instrument, data.rules.validity
-    lag_budget = f"≤ {show_seconds(budget.send_lag_p99)}"
-    return (
-        Figure("send lag p99", show_value(instrument.send_lag_p99_s, "s"), lag_budget),
-        Figure("timestamp error p99", show_value(instrument.timestamp_error_p99_s, "s")),
-        Figure(
-            "scrape coverage",
-            show_value(instrument.scrape_coverage, "fraction"),
-            f"≥ {show_share(budget.scrape_coverage)}",
-        ),
-        Figure("events with several tokens", show_value(instrument.multi_token_event_share, "fraction")),
-        *_followed(instrument),
-        *_workers(instrument),
-    )
-
-
-def _followed(instrument: Instrument) -> tuple[Figure, ...]:
-    """Of sessions, side branches and closed loops: what waited for an answer is not late by that."""
-    if not instrument.followed_requests:
-        return ()
-    lag = show_value(instrument.followed_send_lag_p99_s, "s")
-    return (
-        Figure(
-            "sent after an answer",
-            f"{instrument.followed_requests:,} requests, p99 {lag} after its end and think time",
-        ),
-    )
-
-
-def _workers(instrument: Instrument) -> tuple[Figure, ...]:
-    """Of a load that several processes played."""
-    if instrument.workers is None:
-        return ()
-    return (
-        Figure("load workers", f"{instrument.workers:g}"),
-        Figure("their starts apart by at most", show_value(instrument.worker_clock_error_s, "s")),
-    )
 
 
 def _arm(arm: ArmFacts) -> ArmView:

@@ -12,25 +12,31 @@ from kvbench.spec.quantity import show_bytes, show_seconds
 from kvbench.spec.rules import METRICS, Guardrail, Rule, Rules, Sustained
 
 __all__ = [
+    "CHANGES",
     "KINDS",
     "MISSING",
     "OUTCOMES",
     "STATUSES",
     "is_ratio",
     "is_upper",
+    "latency_name",
     "metric_name",
     "show_effect",
+    "show_interval",
     "show_limit",
     "show_ratio",
     "show_share",
     "show_tokens",
     "show_value",
     "what_is_judged",
+    "who_pays_note",
 ]
 
 MISSING = "–"
 """Stands for a figure that was not measured. Never zero."""
 STATUSES = {"pass": "✔", "fail": "✘", "unknown": "?"}
+CHANGES = {"gained": "+", "lost": "−", "unclear": "?"}
+"""Other symbols than those of rules: nothing is decided by them."""
 KINDS = ("validity", "guardrail", "evidence", "benefit")
 """In the order in which a verdict is reached."""
 OUTCOMES = {
@@ -100,6 +106,19 @@ def sustained_of(rule: Rule | None) -> Sustained | None:
 def metric_name(metric: str) -> str:
     """`ttft` → `TTFT`; a metric without a name of its own is written out."""
     return _METRICS.get(metric, plain(metric).replace("_", " "))
+
+
+def latency_name(metric: str, quantile: float) -> str:
+    """`TTFT p99`."""
+    return f"{metric_name(metric)} {quantile_name(quantile)}"
+
+
+def who_pays_note(confidence: str) -> str:
+    """What the changes of the classes are and are not."""
+    return (
+        "Geometric mean over rounds, the candidate's against the baseline's; below ×1 is faster. A description, "
+        f"not what decides: each interval alone is at confidence {confidence}, so among many some err by chance."
+    )
 
 
 def is_ratio(result: RuleResult, rules: Rules) -> bool:

@@ -12,7 +12,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvbench.judge.verdict import Action, CandidateVerdict, Instrument, Outcome, RoundCount, RuleResult, Verdict
+from kvbench.judge.verdict import (
+    Action,
+    CandidateVerdict,
+    ClassChange,
+    Instrument,
+    Outcome,
+    RoundCount,
+    RuleResult,
+    Verdict,
+)
 from kvbench.record.tables import HOST, METRICS, REQUESTS, TOKENS
 from kvbench.report.data import ArmFacts, HostFacts, ReportData, RoundTables
 from kvbench.spec.rules import Rules
@@ -330,6 +339,29 @@ def sources_of(rounds: list[RoundTables]) -> dict[str, float | None]:
     return dict(counts)
 
 
+def class_changes() -> list[ClassChange]:
+    """Long requests gained; the tail of short ones pays for it."""
+    rows: list[tuple[str, str, float, float, float, tuple[float, float] | None, str]] = [
+        ("long", "ttft", 0.5, 1.13, 0.182, (0.162, 0.204), "gained"),
+        ("long", "itl", 0.5, 0.0171, 1.01, (0.96, 1.06), "unclear"),
+        ("short", "ttft", 0.5, 0.0812, 0.97, None, "unclear"),
+        ("short", "ttft", 0.9, 0.19, 1.34, (1.12, 1.6), "lost"),
+    ]
+    return [
+        ClassChange(
+            class_=class_,
+            metric=metric,
+            quantile=quantile,
+            baseline=baseline,
+            candidate=baseline * effect,
+            effect=effect,
+            ci=ci,
+            change=change,  # type: ignore[arg-type]
+        )
+        for class_, metric, quantile, baseline, effect, ci, change in rows
+    ]
+
+
 def latency_of(arm: str, rounds: list[RoundTables]) -> list[dict[str, float | str | int | None]]:
     rows: list[dict[str, float | str | int | None]] = []
     requests = pd.concat([tables.requests for tables in rounds])
@@ -377,7 +409,17 @@ def candidate_verdict(outcome: Outcome, candidate: str, rounds: dict[str, list[R
             timestamp_error_p99_s=0.00021,
             scrape_coverage=0.993,
             multi_token_event_share=0.0,
+            merged_events_share=0.0123,
+            read_lag_p99_s=0.0031,
+            loop_stall_max_s=0.0094,
+            gc_pause_max_s=0.0042,
+            client_cpu_cores=0.187,
+            host_steal_cores=0.0,
+            calibrated_capacity_events_per_s=31250.0,
+            calibrated_timestamp_error_p99_s=0.00017,
+            calibrated_send_lag_p99_s=0.00098,
         ),
+        who_pays=class_changes(),
         latency=[row for arm in ("baseline", candidate) for row in latency_of(arm, rounds[arm])],
     )
 
@@ -504,6 +546,9 @@ def hostile(data: ReportData, text: str) -> ReportData:
                 "not_tested": [text],
                 "action": Action(disable_tier="disk", why=text),
                 "sources": {renamed(arm): {**parts, text: 1.0} for arm, parts in verdict.sources.items()},
+                "who_pays": [
+                    change.model_copy(update={"class_": text, "metric": text}) for change in verdict.who_pays
+                ],
                 "latency": [{**row, "arm": renamed(str(row["arm"])), "class": text} for row in verdict.latency],
             }
         ),
