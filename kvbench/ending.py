@@ -21,7 +21,7 @@ from kvbench.report.streams import discard, flush, people, print_document, toler
 __all__ = ["LATER", "ended"]
 
 LATER = (
-    *("ladder", "probe", "drill", "gate", "plan", "capacity", "workload", "selftest", "doctor"),
+    *("ladder", "probe", "drill", "gate", "plan", "capacity", "workload", "doctor"),
     *("dashboards", "history"),
 )
 """Commands that the documentation names; those that are not there yet say so."""

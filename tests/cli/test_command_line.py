@@ -19,7 +19,7 @@ from tests.cli.files import CPU_PROFILE, RULES, WORKLOAD, attached_profile, writ
 from tests.cli.invoke import Answer, kvbench, kvbench_here
 
 COMMANDS = (
-    *(("compare",), ("run",), ("render",), ("report",), ("demo",)),
+    *(("compare",), ("run",), ("render",), ("report",), ("demo",), ("selftest",)),
     *(("engine", "install"), ("engine", "list"), ("engine", "start")),
 )
 REGISTERED = {group.name for group in cli.app.registered_groups} | {
