@@ -14,11 +14,14 @@ from kvbench.errors import Interrupted
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_ends_with_its_exit_code_and_handlers_are_as_before(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    with pytest.raises(Interrupted) as caught, stop_on_signals():
-        os.kill(os.getpid(), number)
-    assert caught.value.exit_code == 128 + number
-    assert signal.getsignal(number) is before
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP would be ignored
+    try:
+        with pytest.raises(Interrupted) as caught, stop_on_signals():
+            os.kill(os.getpid(), number)
+        assert caught.value.exit_code == 128 + number
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_later_signals_do_not_disturb_the_clean_up(capfd: pytest.CaptureFixture[str]) -> None:
