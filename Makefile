@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 RUN := $(VENV)/.ready-to-run
 DEV := $(VENV)/.ready-to-test
 
-.PHONY: demo test lint bench verify clean
+.PHONY: demo test lint bench calibrate verify clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make test    install everything and run the tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   print measured figures (never part of the tests)"
+	@echo "make calibrate  measure the error rates of verdicts on emulated rounds and print the table (at most 30 minutes)"
 	@echo "make verify  longer proofs (hours): smollm2, replayed traces, emulated against real, the mutation score of judge/"
 	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
 
@@ -45,6 +46,9 @@ lint: $(DEV)
 
 bench: $(DEV)
 	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+calibrate: $(DEV)
+	@$(BIN)/python -m tests.proofs.calibrate
 
 verify: $(DEV)
 	@$(BIN)/python -m tests.proofs.smollm2

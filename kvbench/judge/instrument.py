@@ -99,7 +99,7 @@ def instrument(comparison: Comparison, case: Case) -> Instrument:
         followed_requests=sum(count for count, _ in after_an_answer),
         followed_send_lag_p99_s=_largest(lag for _, lag in after_an_answer),
         send_lag_p99_s=_largest(send_lag_p99(side) for side in rounds),
-        timestamp_error_p99_s=_largest(side.load.get("timestamp_error_p99_s") for side in rounds),
+        timestamp_error_p99_s=_largest(timestamp_error(side) for side in rounds),
         scrape_coverage=min(
             (coverage for side in rounds if (coverage := scrape_coverage(side)) is not None), default=None
         ),
@@ -107,6 +107,13 @@ def instrument(comparison: Comparison, case: Case) -> Instrument:
         workers=_largest(side.load.get("workers") for side in rounds),
         worker_clock_error_s=_largest(side.load.get("worker_clock_error_max_s") for side in rounds),
     ).model_copy(update={name: _largest(side.load.get(name) for side in rounds) for name in _OF_THE_DRIVER})
+
+
+def timestamp_error(recorded: ArmRound) -> float | None:
+    """p99 of the error of token times, seconds: the round's own bound, which knows only of events that were read
+    together, but never less than what the calibration found against known send times. None: no bound."""
+    bound = recorded.load.get("timestamp_error_p99_s")
+    return None if bound is None else max(bound, recorded.load.get("calibrated_timestamp_error_p99_s", 0.0))
 
 
 def _largest(values: Iterable[float | None]) -> float | None:

@@ -29,6 +29,12 @@ def test_the_figures_of_the_instrument_are_the_worst_ones() -> None:
     assert found.multi_token_event_share == 0.0
 
 
+def test_the_stated_error_of_times_is_never_less_than_what_the_calibration_found() -> None:
+    pairs = candidate_edited(late)
+    pairs = with_baseline(pairs, 0, load={"timestamp_error_p99_s": 0.0, "calibrated_timestamp_error_p99_s": 0.0003})
+    assert figures(comparison(pairs)).timestamp_error_p99_s == 0.0003
+
+
 def test_without_requests_the_instrument_has_no_figures() -> None:
     requests, tokens = request_rows([])
     empty = arm_round("a", 1, requests, tokens, scrapes=replace(SCRAPES, supported=False))
