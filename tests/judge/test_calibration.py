@@ -1,0 +1,133 @@
+"""What `make calibrate` counts, on banks whose noise is known: its arithmetic, not kvbench's error rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvbench.judge.verdict import Outcome
+from tests.proofs import calibration_bank
+from tests.proofs.calibration_bank import Bank, PlayedRound, fill
+from tests.proofs.calibration_cells import EFFECTS, LAST, Judge, log_ratios, resolved, rules, share, values_of
+from tests.proofs.calibration_check import differences, judged_in_full, pairs_again
+from tests.proofs.calibration_field import bootstrap_differs, mann_whitney_differs
+from tests.proofs.calibration_limits import Cell, Drawn, broken, coverage, make_cell
+
+MARGIN = 1.2
+NOISE = 0.4 * np.log(MARGIN)
+JUDGE = Judge(rules(MARGIN))
+
+
+def drawn(comparisons: int = 300, noise: float = NOISE) -> Drawn:
+    """From 480 rounds of an arm with itself whose log ratios are normal."""
+    logs = np.random.default_rng(3).normal(0, noise, (480, 3))
+    return Drawn("low", values_of(logs, comparisons, [1]), np.full(480, 60.0), np.full(3, noise))
+
+
+def cell(name: str, the_drawn: Drawn | None = None) -> Cell:
+    effect = next(effect for effect in EFFECTS if effect.name == name)
+    return make_cell(the_drawn or drawn(), JUDGE, name, effect.logs(JUDGE), put_in=True)
+
+
+def test_under_normal_noise_every_cell_holds_what_it_must() -> None:
+    quiet = drawn(60)
+    cells = [cell(effect.name, quiet) for effect in EFFECTS]
+    assert broken(cells, list(coverage("low", JUDGE, quiet.values))) == []
+    assert [one.noise for one in cells] == pytest.approx([0.4] * len(EFFECTS))
+
+
+def test_at_the_margin_both_false_alarms_are_near_their_level() -> None:
+    found = cell("one guardrail at its margin", drawn(comparisons=300))
+    assert 0.0 < found.go.value <= 0.025 + 3 * 0.0090
+    assert found.breach.value <= 0.0125 + 3 * 0.0064
+    assert found.truth == pytest.approx((MARGIN, 1.0, 0.8**1.5))
+
+
+def test_engine_minutes_are_those_of_the_rounds_until_the_stop() -> None:
+    """Noise far below the margin: the third round decides, a quarter of twelve."""
+    found = cell("one guardrail at 2 x margin", drawn(30, noise=1e-4))
+    assert (found.minutes, found.minutes_full, found.saving) == (3.0, 12.0, 0.75)
+    assert found.no_go.value == found.breach.value == 1.0
+
+
+def test_a_judge_that_calls_everything_go_is_named() -> None:
+    found = cell("one guardrail at its margin", drawn(40))
+    fooled = replace(found, go=share([True] * 40, np.arange(40) % 10))
+    assert broken([fooled], []) == [
+        "low load, margin 1.2, one guardrail at its margin: false GO 100.00 ± 0.00 %, may be 2.50 %"
+    ]
+    assert broken([replace(fooled, noise=0.61)], []) == []
+
+
+def test_a_comparison_has_distinct_rounds_all_of_one_group() -> None:
+    values = values_of(np.zeros((400, 3)), 200, [7])
+    owner: dict[int, int] = {}
+    for group, places in zip(values.groups.tolist(), values.places.tolist(), strict=True):
+        assert len(set(places)) == LAST
+        for place in places:
+            assert owner.setdefault(place, group) == group
+    again = values_of(np.zeros((400, 3)), 200, [7])
+    assert (values.places == again.places).all()
+    assert (values.swapped == again.swapped).all()
+
+
+def test_the_standard_error_is_that_of_the_groups_where_rounds_are_reused() -> None:
+    """Two groups that say the opposite are two pieces of evidence, not two thousand."""
+    groups = np.arange(2000) % 2
+    assert share(groups == 0, groups).error == pytest.approx(0.5)
+    independent = share(np.random.default_rng(1).random(2000) < 0.2, groups)
+    assert independent.error >= np.sqrt(independent.value * (1 - independent.value) / 2000)
+
+
+def test_the_margin_resolved_shrinks_with_rounds_and_grows_with_noise() -> None:
+    six, twelve = (resolved(JUDGE, drawn(100).values, rounds)[0] for rounds in (6, 12))
+    noisy = resolved(JUDGE, drawn(100, noise=2 * NOISE).values, 12)[0]
+    assert 1 < twelve < six
+    assert twelve < noisy
+    # t at 2.5 % and 11 degrees of freedom, and the 90 % quantile of the mean, in standard errors
+    assert np.log(twelve) == pytest.approx((2.2 + 1.28) * NOISE / np.sqrt(12), rel=0.15)
+
+
+def test_a_factor_on_latencies_is_the_same_factor_on_every_figure() -> None:
+    rng = np.random.default_rng(2)
+    base = PlayedRound(*(rng.lognormal(0, 1, n).astype(np.float32) for n in (400, 60, 3000)), engine_s=1.0)
+    twice = PlayedRound(base.short_ttft * 2, base.long_ttft * 2, base.gaps * 2, engine_s=1.0)
+    logs = log_ratios(Bank("low", {"baseline": [base], "candidate": [twice]}))
+    assert logs == pytest.approx(np.full((1, 3), np.log(2)))
+
+
+def test_tests_over_requests_hold_their_level_where_requests_are_independent() -> None:
+    rng = np.random.default_rng(4)
+    arms = [rng.lognormal(0, 0.3, (2, 400)) for _ in range(200)]
+    assert np.mean([mann_whitney_differs(*both) for both in arms]) <= 0.05 + 3 * 0.0154
+    assert np.mean([bootstrap_differs(*both, rng) for both in arms]) <= 0.05 + 3 * 0.0154
+    assert mann_whitney_differs(arms[0][0], 1.2 * arms[0][1])
+    assert bootstrap_differs(arms[0][0], 3 * arms[0][1], rng)
+
+
+def test_the_bank_is_kept_and_the_short_way_to_a_verdict_is_the_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four rounds played, one file; the same ones again with whole tables give the same verdict and intervals."""
+    monkeypatch.setattr(calibration_bank, "BATCH", 4)
+    bank = fill(tmp_path, "low", 1, 4, workers=1)
+    kept = sorted(tmp_path.rglob("*.npz"))
+    written = [path.stat().st_mtime_ns for path in kept]
+    assert len(bank) == 4
+    assert len(kept) == 1
+    again = fill(tmp_path, "low", 1, 4, workers=1)
+    assert [path.stat().st_mtime_ns for path in kept] == written
+    assert (log_ratios(again) == log_ratios(bank)).all()
+
+    the_rules = rules(1.4)
+    the_rules = the_rules.model_copy(update={"rounds": the_rules.rounds.model_copy(update={"min": 4, "max": 4})})
+    judge, places, swapped = Judge(the_rules), np.arange(4), np.array([False, True, False, True])
+    effect = EFFECTS[-1].logs(judge)
+    pairs = pairs_again("low", 1, places, swapped, effect)
+    verdict, done = judged_in_full("low", 1, pairs, the_rules)
+    short_way = judge.run(np.where(swapped, -1, 1)[:, None] * log_ratios(bank) + effect)
+    assert differences(short_way, verdict, done, the_rules) == []
+    assert differences(replace(short_way, outcome=Outcome.INVALID), verdict, done, the_rules) != []
