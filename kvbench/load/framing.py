@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from abc import ABC, abstractmethod
 
 __all__ = ["Chunked", "Framing", "FramingError", "Sized", "UntilClose"]
 
@@ -25,7 +26,7 @@ class FramingError(ValueError):
     """The bytes are not a body of the kind that the head announced."""
 
 
-class Framing:
+class Framing(ABC):
     """One body. `pieces` are its contents, content encoding undone; `read_of` says in which read each ended."""
 
     def __init__(self, *, gzipped: bool = False, limit: int | None = None) -> None:
@@ -41,9 +42,9 @@ class Framing:
         self._limit = limit
         self._plain = not gzipped and limit is None
 
+    @abstractmethod
     def worth_a_walk(self, data: bytes) -> bool:
         """Whether the body may be over with this read, the latest. Cheap; to be asked once for every read."""
-        raise NotImplementedError
 
     def walk(self, reads: list[bytes]) -> None:
         """Look into those of the body's `reads` that are new, and empty them. FramingError when they are none."""
@@ -60,8 +61,9 @@ class Framing:
             self.walked = index + 1
             self._take(reads[index], index)
 
+    @abstractmethod
     def _take(self, data: bytes, index: int) -> None:
-        raise NotImplementedError
+        """The next read, from where the quick way gave up or the whole of it."""
 
     def _keep(self, piece: bytes, index: int) -> None:
         if self._gunzip:
