@@ -12,11 +12,9 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from kvbench.errors import InputError
-from kvbench.load.orders import Orders, exit_code_of, say
-from kvbench.load.plan import LoadPlan, read_plan
+from kvbench.load.orders import Orders, play_plan, say
+from kvbench.load.plan import LoadPlan
 from kvbench.load.player import LEAD_NS
 from kvbench.load.prepare import prepare_player, prepare_process
 from kvbench.load.start_line import StartLine
@@ -29,19 +27,10 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one round; the exit code as in `kvbench.errors`."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    at_once = "--start" in words
-    paths = [word for word in words if word != "--start"]
-
-    def work() -> None:
-        if len(paths) != 1:
-            raise InputError("usage: python -m kvbench.load.driver PLAN.json [--start]")
-        _drive(read_plan(Path(paths[0])), at_once=at_once)
-
-    return exit_code_of(work, "the load driver")
+    return play_plan(arguments, "kvbench.load.driver", _drive)
 
 
-def _drive(plan: LoadPlan, *, at_once: bool) -> None:
+def _drive(plan: LoadPlan, at_once: bool) -> None:
     precedence = prepare_process()
     orders = Orders()
     share = Share(say)

@@ -11,15 +11,13 @@ import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
-from kvbench.errors import InputError
 from kvbench.load.conduct import Conductor, Outcome
 from kvbench.load.crowd import LocalWorkers
 from kvbench.load.door import Door
 from kvbench.load.merge import merge_figures
-from kvbench.load.orders import Orders, exit_code_of, say
-from kvbench.load.plan import LoadPlan, read_plan
+from kvbench.load.orders import Orders, play_plan, say
+from kvbench.load.plan import LoadPlan
 from kvbench.load.recorder import Recorder
 from kvbench.load.users import Environment, schedule_user
 from kvbench.record.atomic import write_text
@@ -31,19 +29,10 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one round; the exit code as in `kvbench.errors`."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    at_once = "--start" in words
-    paths = [word for word in words if word != "--start"]
-
-    def work() -> None:
-        if len(paths) != 1:
-            raise InputError("usage: python -m kvbench.load.master PLAN.json [--start]")
-        _conduct(read_plan(Path(paths[0])), at_once=at_once)
-
-    return exit_code_of(work, "the load driver")
+    return play_plan(arguments, "kvbench.load.master", _conduct)
 
 
-def _conduct(plan: LoadPlan, *, at_once: bool) -> None:
+def _conduct(plan: LoadPlan, at_once: bool) -> None:
     orders = Orders()
     schedule = read_schedule(plan.schedule)
     recorder = Recorder(plan.out)

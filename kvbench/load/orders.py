@@ -8,14 +8,16 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import gevent
 
-from kvbench.errors import Interrupted, KvbenchError, LoadError
+from kvbench.errors import InputError, Interrupted, KvbenchError, LoadError
 from kvbench.load.mailbox import Mailbox
+from kvbench.load.plan import LoadPlan, read_plan
 
-__all__ = ["Orders", "exit_code_of", "say"]
+__all__ = ["Orders", "exit_code_of", "play_plan", "say"]
 
 
 def exit_code_of(work: Callable[[], None], what: str) -> int:
@@ -29,6 +31,19 @@ def exit_code_of(work: Callable[[], None], what: str) -> int:
         traceback.print_exc()
         return _failed(LoadError(f"{what} failed: {type(error).__name__}: {error}"))
     return 0
+
+
+def play_plan(arguments: Sequence[str] | None, module: str, play: Callable[[LoadPlan, bool], None]) -> int:
+    """The command line `PLAN.json [--start]` of a load process; `play` gets the plan and whether to start at once."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    paths = [word for word in words if word != "--start"]
+
+    def work() -> None:
+        if len(paths) != 1:
+            raise InputError(f"usage: python -m {module} PLAN.json [--start]")
+        play(read_plan(Path(paths[0])), "--start" in words)
+
+    return exit_code_of(work, "the load driver")
 
 
 def _failed(error: KvbenchError) -> int:
