@@ -34,7 +34,7 @@ def exit_code_of(work: Callable[[], None], what: str) -> int:
 
 
 def play_plan(arguments: Sequence[str] | None, module: str, play: Callable[[LoadPlan, bool], None]) -> int:
-    """The command line `PLAN.json [--start]` of a load process; `play` gets the plan and whether to start at once."""
+    """The command line `PLAN.json [--start]`; `play` gets the plan, and whether it is to start at once."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     paths = [word for word in words if word != "--start"]
 
