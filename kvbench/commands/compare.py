@@ -1,0 +1,76 @@
+"""`kvbench compare`: candidates against a baseline, and a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvbench.commands.options import (
+    ROUNDS_OPTION,
+    RULES_OPTION,
+    WORKLOAD_OPTION,
+    ExpectWorkers,
+    Json,
+    MasterBind,
+    Out,
+    SecretEnv,
+    Web,
+    Workers,
+)
+from kvbench.report.streams import people
+from kvbench.spec.crew import SECRET_ENV, Crew, make_crew
+
+__all__ = ["EXAMPLES", "compare"]
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\n"
+    "kvbench compare baseline.yaml tiered.yaml\n\n"
+    "kvbench compare baseline.yaml host.yaml host-and-disk.yaml --workload mixed --rules default --rounds 6\n\n"
+    "kvbench compare EXPERIMENT.yaml --dry-run\n\n"
+    "kvbench compare --resume results/20260131T120000Z-tiered"
+)
+
+
+def compare(
+    profiles: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PROFILE...", help="BASELINE CANDIDATE..., or one experiment file.", show_default=False
+        ),
+    ] = None,
+    workload: Annotated[str | None, WORKLOAD_OPTION] = None,
+    rules: Annotated[str | None, RULES_OPTION] = None,
+    rounds: Annotated[int | None, ROUNDS_OPTION] = None,
+    out: Out = Path("results"),
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with a stopped run: only what is missing is recorded.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, how long, and the schedule's reuse.")
+    ] = False,
+    workers: Workers = None,
+    expect_workers: ExpectWorkers = None,
+    master_bind: MasterBind = None,
+    worker_secret_env: SecretEnv = SECRET_ENV,
+    web: Web = None,
+    as_json: Json = False,
+) -> None:
+    """Compare candidates with a baseline and give a verdict: GO, NO_GO, INCONCLUSIVE or INVALID."""
+    from kvbench.compare.request import Request, prepared
+
+    request, console = Request(profiles or [], workload, rules, rounds), people()
+    crew = make_crew(workers, expect_workers, master_bind, worker_secret_env, web)
+    if resume is not None:
+        from kvbench.compare import command
+
+        if dry_run:
+            command.what_is_missing(resume, request, as_json=as_json)
+        command.resume(resume, request, crew, console=console, as_json=as_json)
+    experiment, warnings = prepared(request, console)
+    from kvbench.compare import command
+
+    if dry_run:
+        command.dry_run(experiment, warnings, as_json=as_json)
+    command.compare(experiment, warnings, out, crew or Crew(), console=console, as_json=as_json)
