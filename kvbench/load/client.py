@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 from urllib.parse import urlsplit
@@ -29,7 +30,11 @@ EXACT_WAIT_NS = 3_000_000
 """epoll rounds its timeout up to a millisecond; the last stretch before something is due is waited for by select,
 which takes microseconds."""
 
-GATHER_NS = 300_000
+ENDINGS_NS = 300_000
+"""Answers that may be over are looked into for this long, then the sockets are looked at again: a hundred that end
+together would otherwise hold up the reading of all others for as many times 0.3 ms."""
+
+GATHER_NS = 500_000
 """When sockets become ready faster than this, the next look at them waits this long, so that it finds several.
 Arrival times are the kernel's, so nothing is lost but wake-ups; tokens of one answer come further apart."""
 
@@ -96,6 +101,8 @@ class Client:
         self._idle: list[Connection] = []
         self._connections: dict[int, Connection] = {}
         self._writing: set[int] = set()
+        self._ending: deque[Connection] = deque()
+        """Connections whose answer may be over, in the order of arrival."""
         self._address = 0
         self._failed_addresses: dict[int, int] = {}
         self._pieces_of_closed = 0
@@ -127,9 +134,12 @@ class Client:
         """
         timeout_s = 0.0
         in_time = due_ns is not None and self.clock.now_ns() < due_ns
-        if wait_ns > GATHER_NS and self.clock.now_ns() - self._polled_ns < GATHER_NS:
-            time.sleep(GATHER_NS / 1e9)
-            wait_ns -= GATHER_NS
+        if self._ending:
+            wait_ns = 0
+        if wait_ns > 0 and self.clock.now_ns() - self._polled_ns < GATHER_NS:
+            pause_ns = min(wait_ns, GATHER_NS)
+            time.sleep(pause_ns / 1e9)
+            wait_ns -= pause_ns
         if wait_ns >= EXACT_WAIT_NS:
             timeout_s = (wait_ns - EXACT_WAIT_NS // 2) // 1_000_000 / 1e3
         elif wait_ns > 0:
@@ -148,13 +158,19 @@ class Client:
             if events == _IN and connection.connected:  # nearly always
                 connection.readable()
             else:
-                if events & _OUT or (not connection.connected and events & _LOST):
-                    connection.writable()
-                if events & _READABLE and connection.open and connection.connected:
-                    connection.readable()
+                _turn_to(connection, events)
             if in_time and due_ns is not None and monotonic_ns() >= due_ns:
                 break
+        if self._ending:
+            self._look_at_endings()
         return len(ready)
+
+    def _look_at_endings(self) -> None:
+        until_ns = monotonic_ns() + ENDINGS_NS
+        while self._ending:
+            self._ending.popleft().look_for_the_end()
+            if monotonic_ns() >= until_ns:
+                break
 
     def next_deadline_ns(self) -> int | None:
         """When `expire` has something to do next."""
@@ -179,6 +195,9 @@ class Client:
         """End it now, whatever its state, and close its connection. None: its user left."""
         connection = exchange.connection
         if connection:
+            connection.look_for_the_end()  # what has come counts, also where nobody has looked into it yet
+            if exchange.over_ns is not None:
+                return
             connection.settle()
             connection.exchange = None
             self._drop(connection)
@@ -205,6 +224,9 @@ class Client:
         return self._pieces_of_closed + under_way + sum(link.pieces for link in self._connections.values())
 
     # -- what a connection reports ----------------------------------------------------------------------------
+
+    def may_be_over(self, connection: Connection) -> None:
+        self._ending.append(connection)
 
     def wants_write(self, connection: Connection, wanted: bool) -> None:
         if wanted != (connection.fd in self._writing):
@@ -296,6 +318,14 @@ _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _WATCHED = select.EPOLLIN | select.EPOLLRDHUP
 _LOST = select.EPOLLERR | select.EPOLLHUP
 _READABLE = select.EPOLLIN | select.EPOLLRDHUP | _LOST
+
+
+def _turn_to(connection: Connection, events: int) -> None:
+    """Everything but the usual: something to read and nothing else."""
+    if events & _OUT or (not connection.connected and events & _LOST):
+        connection.writable()
+    if events & _READABLE and connection.open and connection.connected:
+        connection.readable()
 
 
 def _progress(exchange: Exchange) -> str:

@@ -52,6 +52,9 @@ class Owner(Protocol):
 
     def wants_write(self, connection: Connection, wanted: bool) -> None: ...
 
+    def may_be_over(self, connection: Connection) -> None:
+        """The answer may be complete: `look_for_the_end` is to be called soon, once the other sockets were read."""
+
     def exchange_over(self, connection: Connection, exchange: Exchange, failure: Failure | None) -> None:
         """The exchange is finished; the connection can take another one when it is still `open`."""
 
@@ -85,6 +88,8 @@ class Connection:
         """Set while the body of an answer is being received in the clear."""
         self._answered = False
         self._keep = False
+        self._unwalked = False
+        """`may_be_over` was told and nobody has looked yet."""
         self.sock = socket.socket(address.family, socket.SOCK_STREAM)
         self.fd = self.sock.fileno()
         self._recvmsg = self.sock.recvmsg
@@ -191,8 +196,9 @@ class Connection:
             exchange.reads.append(data)
             exchange.stamps.append(stamp)
             exchange.read_ns.append(monotonic_ns())
-            if body.worth_a_walk(data):
-                self._walk(exchange, body)
+            if body.worth_a_walk(data) and not self._unwalked:
+                self._unwalked = True
+                self.owner.may_be_over(self)
         elif self._tls:
             self._decrypt(data, stamp)
         elif data:
@@ -265,6 +271,13 @@ class Connection:
                 self._walk(exchange, body)
             return
 
+    def look_for_the_end(self) -> None:
+        """Look into what was read, if that is due; the exchange may be over with it."""
+        if self._unwalked:
+            self._unwalked = False
+            if self._body is not None and self.exchange is not None:
+                self._walk(self.exchange, self._body)
+
     def _walk(self, exchange: Exchange, body: Framing) -> None:
         try:
             body.walk(exchange.reads)
@@ -277,6 +290,9 @@ class Connection:
     # -- ends -------------------------------------------------------------------------------------------------
 
     def _ended(self, why: str) -> None:
+        self.look_for_the_end()
+        if not self.open:
+            return
         exchange = self.exchange
         if exchange is None:
             self._idle_closed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["take_precedence"]
+__all__ = ["go_first", "take_precedence"]
 
 
 def take_precedence() -> bool:
@@ -19,3 +19,17 @@ def take_precedence() -> bool:
     except (AttributeError, OSError):  # not Linux, or not permitted
         return False
     return True
+
+
+def go_first() -> None:
+    """Run the calling thread before the others of its process, where that has precedence.
+
+    Threads of equal real-time priority wait for each other to pause: while Locust counted the answers of a second,
+    the playing thread, woken on the same core, stood still for up to 50 ms.
+    """
+    try:
+        if os.sched_getscheduler(0) == os.SCHED_RR:
+            ahead = os.sched_getparam(0).sched_priority + 1
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(ahead))
+    except (AttributeError, OSError):  # not Linux, or not permitted
+        return

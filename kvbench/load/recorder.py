@@ -11,6 +11,7 @@ import queue
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,50 +24,69 @@ from kvbench.record.tables import REQUESTS, TOKENS
 
 __all__ = ["Recorder", "read_part"]
 
+Table = Literal["requests", "tokens"]
 ROWS_AT_ONCE = 64
 TOKENS_AT_ONCE = 16_384
-"""So that handing rows over never holds the driver's loop for more than about a millisecond."""
+"""What goes into a batch; less when a second is over."""
 ROW_GROUP = 1 << 18
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class _PartFile:
-    """Appends to one Arrow stream from a thread of its own: a slow disk must not stop the load."""
+    """One Arrow stream on the disk; to be appended to by one thread."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.error: OSError | None = None
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self._queue: queue.SimpleQueue[pa.Buffer | bytes | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write, name=f"write {path.name}", daemon=True)
-        self._thread.start()
-        self._queue.put(schema.serialize())
+        self.append(schema.serialize())
 
-    def append(self, data: pa.Buffer) -> None:
-        """Add a serialized batch."""
-        self._queue.put(data)
+    def append(self, data: pa.Buffer | bytes) -> None:
+        """Add a serialized batch. Once the disk has refused, nothing more is tried."""
+        rest = memoryview(data)
+        try:
+            while rest and self.error is None:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError as error:
+            self.error = error
 
     def close(self) -> None:
-        self._queue.put(_END_OF_STREAM)
-        self._queue.put(None)
-        self._thread.join()
+        self.append(_END_OF_STREAM)
         os.close(self._fd)
 
-    def _write(self) -> None:
-        while (data := self._queue.get()) is not None:
-            rest = memoryview(data)
-            try:
-                while rest and self.error is None:
-                    rest = rest[os.write(self._fd, rest) :]
-            except OSError as error:
-                self.error = error
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Requests by column, and the receive times of all their tokens one after the other."""
+
+    columns: dict[str, list[object]]
+    ids: array[int]
+    counts: array[int]
+    times_s: array[float]
+
+    def requests(self) -> pa.RecordBatch:
+        columns = [pa.array(self.columns[field.name], field.type) for field in REQUESTS]
+        return pa.RecordBatch.from_arrays(columns, schema=REQUESTS)
+
+    def tokens(self) -> pa.RecordBatch:
+        counts = np.frombuffer(self.counts, np.int64)
+        starts = np.cumsum(counts) - counts
+        total = len(self.times_s)
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(np.repeat(np.frombuffer(self.ids, np.int64), counts)),
+                pa.array((np.arange(total) - np.repeat(starts, counts)).astype(np.int32)),
+                pa.array(np.frombuffer(self.times_s, np.float64)),
+            ],
+            schema=TOKENS,
+        )
 
 
 class Recorder:
-    """Takes rows from one thread.
+    """Takes rows from one thread; another one makes batches of them and writes, so that neither holds up the load.
 
-    `shipped` is given every batch that goes to the disk, as (`requests` or `tokens`, serialized batch), in that
-    thread; a request's tokens come before its row.
+    `shipped` is given every batch that goes to the disk, as (`requests` or `tokens`, serialized batch), in the
+    writing thread; a request's tokens come before its row.
     """
 
     def __init__(self, out: Path, *, shipped: Callable[[str, pa.Buffer], None] | None = None) -> None:
@@ -75,10 +95,7 @@ class Recorder:
         self._out = out
         self._shipped = shipped
         self._closed = False
-        self._columns: dict[str, list[object]] = {name: [] for name in REQUESTS.names}
-        self._ids = array("q")
-        self._counts = array("q")
-        self._times_s = array("d")
+        self._rows = _no_rows()
         try:
             self._requests = _PartFile(out / "requests.part.arrows", REQUESTS)
             self._tokens = _PartFile(out / "tokens.part.arrows", TOKENS)
@@ -86,60 +103,64 @@ class Recorder:
             raise _refused(out, error) from error
         # Arrow imports pandas with its first array, which takes a second; that must not happen while load runs.
         pa.array([0])
+        self._failure: BaseException | None = None
+        self._queue: queue.SimpleQueue[_Rows | tuple[Table, pa.RecordBatch] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
+        self._thread.start()
 
     def add(self, row: Mapping[str, object], times_s: array[float]) -> None:
         """One request with the receive time of each of its tokens."""
-        for name, column in self._columns.items():
+        rows = self._rows
+        for name, column in rows.columns.items():
             column.append(row[name])
-        self._ids.append(int(str(row["id"])))
-        self._counts.append(len(times_s))
-        self._times_s += times_s
+        rows.ids.append(int(str(row["id"])))
+        rows.counts.append(len(times_s))
+        rows.times_s.extend(times_s)
         self.rows += 1
         self.tokens += len(times_s)
-        if len(self._ids) >= ROWS_AT_ONCE or len(self._times_s) >= TOKENS_AT_ONCE:
+        if len(rows.ids) >= ROWS_AT_ONCE or len(rows.times_s) >= TOKENS_AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what has come to the disk. RecordError when the disk has refused earlier rows."""
-        error = self._requests.error or self._tokens.error
-        if error:
-            raise _refused(self._out, error)
-        if not self._ids:
-            return
-        columns = [pa.array(self._columns[field.name], field.type) for field in REQUESTS]
-        self._write("tokens", self._token_batch())  # first, so that a request's row implies its tokens
-        self._write("requests", pa.RecordBatch.from_arrays(columns, schema=REQUESTS))
-        for column in self._columns.values():
-            column.clear()
-        self._ids, self._counts, self._times_s = array("q"), array("q"), array("d")
+        """Hand what has come to the writing thread. RecordError when the disk has refused earlier rows."""
+        self._raise_if_refused()
+        if self._rows.ids:
+            self._queue.put(self._rows)
+            self._rows = _no_rows()
 
-    def append(self, table: Literal["requests", "tokens"], batch: pa.RecordBatch) -> None:
+    def append(self, table: Table, batch: pa.RecordBatch) -> None:
         """Rows that were recorded elsewhere. RecordError when the disk has refused earlier rows."""
         self.flush()
         if table == "requests":
             self.rows += batch.num_rows
         else:
             self.tokens += batch.num_rows
-        self._write(table, batch)
+        self._queue.put((table, batch))
 
-    def _write(self, table: Literal["requests", "tokens"], batch: pa.RecordBatch) -> None:
+    def _write_all(self) -> None:
+        """The writing thread."""
+        try:
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, _Rows):
+                    self._write("tokens", item.tokens())  # first, so that a request's row implies its tokens
+                    self._write("requests", item.requests())
+                else:
+                    self._write(*item)
+        except BaseException as error:  # noqa: BLE001  (raised again in the thread that hands rows over)
+            self._failure = error
+
+    def _write(self, table: Table, batch: pa.RecordBatch) -> None:
         data = batch.serialize()
         (self._requests if table == "requests" else self._tokens).append(data)
         if self._shipped:
             self._shipped(table, data)
 
-    def _token_batch(self) -> pa.RecordBatch:
-        counts = np.frombuffer(self._counts, np.int64)
-        starts = np.cumsum(counts) - counts
-        total = len(self._times_s)
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(np.repeat(np.frombuffer(self._ids, np.int64), counts)),
-                pa.array((np.arange(total) - np.repeat(starts, counts)).astype(np.int32)),
-                pa.array(np.array(self._times_s, np.float64)),
-            ],
-            schema=TOKENS,
-        )
+    def _raise_if_refused(self) -> None:
+        if self._failure:
+            raise self._failure
+        error = self._requests.error or self._tokens.error
+        if error:
+            raise _refused(self._out, error)
 
     def close(self) -> None:
         """Write what has come; the parts stay as they are. More than once is as good as once."""
@@ -149,11 +170,11 @@ class Recorder:
         try:
             self.flush()
         finally:
+            self._queue.put(None)
+            self._thread.join()
             self._requests.close()
             self._tokens.close()
-        error = self._requests.error or self._tokens.error
-        if error:
-            raise _refused(self._out, error)
+        self._raise_if_refused()
 
     def complete(self) -> None:
         """After `close`: turn the parts into `tokens.parquet` and then `requests.parquet`, and remove them."""
@@ -172,6 +193,10 @@ class Recorder:
         """After `close`: remove the parts."""
         self._tokens.path.unlink()
         self._requests.path.unlink()
+
+
+def _no_rows() -> _Rows:
+    return _Rows({name: [] for name in REQUESTS.names}, array("q"), array("q"), array("d"))
 
 
 def read_part(path: Path) -> Iterator[pa.RecordBatch]:

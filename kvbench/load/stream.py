@@ -10,6 +10,7 @@ import json
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from pydantic_core import from_json
@@ -118,7 +119,12 @@ class CompletionReader:
 
     def _take_if_right(self, events: list[Any], times_ns: Sequence[int]) -> None:
         try:
-            self._take(events, times_ns)
+            self._events_before = self._events
+            last = events[-1] if events else None
+            usual = len(events) - (isinstance(last, dict) and not last.get("choices"))  # it often has usage alone
+            if not self._take_usual(events[:usual], times_ns):
+                usual = 0
+            self._take(events[usual:], times_ns[usual:])
         except (
             TypeError,
             AttributeError,
@@ -162,9 +168,36 @@ class CompletionReader:
                 break
         return events
 
+    def _take_usual(self, events: list[Any], times_ns: Sequence[int]) -> bool:
+        """Completions with token ids and no usage, column by column, which takes half as long as one by one. False
+        when any of them is otherwise; nothing was taken then."""
+        try:
+            choices = [event["choices"][0] for event in events]
+            ids = [choice["token_ids"] for choice in choices]
+            counts = [len(each) for each in ids]
+            texts = [choice["text"] for choice in choices]
+            held = array("q", chain.from_iterable(ids))
+            lengths = [len(text) for text in texts]
+            text = "".join(texts)
+        except (KeyError, IndexError, TypeError, OverflowError):
+            return False
+        if any(event.get("usage") for event in events) or any("delta" in choice for choice in choices):
+            return False
+        reasons = [reason for choice in choices if (reason := choice.get("finish_reason"))]
+        if reasons:
+            self._finish_reason = encodable(str(reasons[-1])[:_SHOWN])
+        self._ids.extend(held)
+        self._text.append(text)
+        carriers = self._carriers
+        carriers.at_ns.extend(times_ns[: len(events)])
+        carriers.ids.extend(counts)
+        carriers.text.extend(lengths)
+        carriers.counted.extend([None] * len(events))
+        self._events += len(events)
+        return True
+
     def _take(self, events: list[Any], times_ns: Sequence[int]) -> None:
-        """Once for every event of a run."""
-        self._events_before = self._events
+        """One event after the other."""
         carriers, texts = self._carriers, self._text
         for event, at_ns in zip(events, times_ns, strict=False):
             choices = event.get("choices")

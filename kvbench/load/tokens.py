@@ -71,9 +71,10 @@ def _placed(at_ns: list[int], counts: Sequence[int]) -> Placed:
 
 
 def _doubts(at_ns: Sequence[int]) -> list[int]:
-    distinct = sorted(set(at_ns))
-    if len(distinct) == len(at_ns):
+    times = set(at_ns)
+    if len(times) == len(at_ns):
         return []  # nearly always
+    distinct = sorted(times)
     gaps = [later - earlier for earlier, later in pairwise(distinct)]
     # Before the first events there is no other: the gap that follows has to do for them.
     before = dict(zip(distinct, [*gaps[:1], *gaps] or [0], strict=True))

@@ -20,6 +20,7 @@ from locust.exception import StopUser
 
 from kvbench.load.mailbox import Mailbox
 from kvbench.load.player import Answered, Player
+from kvbench.load.precedence import go_first
 
 __all__ = ["Environment", "Share", "play_with_locust", "schedule_user"]
 
@@ -80,6 +81,7 @@ class Share:
             raise RuntimeError("a share is played before it has a player")
         error: BaseException | None = None
         complete = False
+        go_first()
         try:
             complete = self._player.play()
         except BaseException as caught:  # noqa: BLE001  (raised again where the share is waited for)

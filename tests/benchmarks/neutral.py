@@ -228,7 +228,8 @@ def _prefer(pid: int) -> None:
     """Before other work of the machine, other load drivers included."""
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(PRIORITY))
+            ahead = os.sched_getparam(int(thread.name)).sched_priority  # of its own, kept among its threads
+            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(PRIORITY + ahead))
 
 
 def reader_errors_ms(place: Path, true: Truth) -> NDArray[np.float64]:

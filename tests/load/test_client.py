@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from kvbench.errors import InputError
-from kvbench.load.client import Target
+from kvbench.load.client import Client, Target
+from kvbench.load.clock import Clock
+from kvbench.load.exchange import Exchange
 from kvbench.record.tables import REQUESTS, TOKENS
 from kvbench.workload.prompts import PromptWriter, prompt_digest
 from kvbench.workload.schedule import Segment
@@ -22,6 +24,7 @@ from tests.load.server import (
     DONE,
     SHORT,
     Behaviour,
+    Hangup,
     Normal,
     Peer,
     Request,
@@ -343,3 +346,44 @@ def test_a_wrong_url_is_told_at_once(url: str) -> None:
 def test_a_key_cannot_smuggle_in_a_header() -> None:
     with pytest.raises(InputError, match="printable"):
         Target("http://127.0.0.1:1", api_key="a\r\nX-Evil: 1")
+
+
+@pytest.mark.parametrize("how", ["looked at later", "deadline", "left", "the server closes"])
+def test_answers_that_end_together_are_looked_into_one_by_one_and_none_is_lost(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given three answers that came at once and time to look into one, then the others are complete too."""
+    monkeypatch.setattr("kvbench.load.client.ENDINGS_NS", 0)
+    over: list[Exchange] = []
+    clock = Clock()
+    normal = Normal(gap_s=0.05)
+
+    def answer(request: Request, peer: Peer) -> None:
+        normal(request, peer)
+        if how == "the server closes":
+            raise Hangup
+
+    with ScriptedServer(answer) as server:
+        target = Target(server.url)
+        client = Client(target, clock, over.append)
+        body = b'{"model": "tiny", "prompt": [40, 41], "max_tokens": 4, "stream": true}'
+        exchanges = [Exchange(id_, f"x-{id_}", target.message(f"x-{id_}", body), 1 << 62) for id_ in range(3)]
+        for exchange in exchanges:
+            client.send(exchange)
+        while not all(exchange.status for exchange in exchanges):
+            client.poll(1_000_000)
+        time.sleep(0.5)  # the rest of all three answers lies in the sockets
+        while not over:
+            client.poll(0)
+        assert len(over) == 1
+        waiting = [exchange for exchange in exchanges if exchange.over_ns is None]
+        if how == "deadline":
+            client.expire(1 << 63)
+        elif how == "left":
+            for exchange in waiting:
+                client.abort(exchange, None)
+        while len(over) < 3:
+            client.poll(0)
+        client.close()
+    assert [exchange.failure for exchange in exchanges] == [None] * 3
+    assert [exchange.chunks[-1] for exchange in exchanges] == [DONE] * 3

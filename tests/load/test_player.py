@@ -29,10 +29,19 @@ from tests.load.server import (
 
 def test_the_schedule_is_kept_while_the_server_stands_still_and_lateness_counts(tmp_path: Path) -> None:
     planned = schedule(*(request(i, i * 0.05) for i in range(20)), for_s=1.0)
+
+    def stand_still(server: ScriptedServer) -> None:
+        while len(server.requests) < 9:
+            time.sleep(0.005)
+        server.gate.clear()
+        time.sleep(0.8)
+        server.gate.set()
+
     with ScriptedServer(Normal()) as server:
-        threading.Timer(0.45, server.gate.clear).start()
-        threading.Timer(1.25, server.gate.set).start()
+        stalling = threading.Thread(target=stand_still, args=(server,))
+        stalling.start()
         played = play(planned, server.url, tmp_path)
+        stalling.join()
     rows = played.requests
     assert (rows["status"] == "ok").all()
     arrived = sorted(sent.at - played.zero for sent in server.requests)
