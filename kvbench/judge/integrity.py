@@ -5,14 +5,17 @@ Where a request failed, what the engine counted for it is not known; one whose u
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from kvbench.judge import wording
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.latency import numbers
 from kvbench.judge.sources import BY_SOURCE
+from kvbench.spec.engine_metrics import IDENTITY_GAP
 
-__all__ = ["clock_faults", "source_faults"]
+__all__ = ["clock_faults", "identity_faults", "source_faults"]
 
 TOLERANCE = 0.005
 """Relative: what identities may be off. They are exact on an engine at rest (facts on vLLM's metrics); this leaves
@@ -44,6 +47,19 @@ def source_faults(recorded: ArmRound) -> list[str]:
         if counter is not None and len(told) and not np.isnan(told).any() and _apart(counter, float(told.sum())):
             faults.append(f"{name}: the counter says {counter:,.0f}, the answers say {told.sum():,.0f}")
     return faults
+
+
+def identity_faults(recorded: ArmRound) -> list[str]:
+    """Sums of the engine's own counters that are missed in a scrape while no request is under way."""
+    rows = recorded.metrics
+    rows = rows[(rows["name"] == IDENTITY_GAP) & (rows["value"].abs() > TOLERANCE)].sort_values("t_s")
+    first: dict[str, str] = {}
+    for labels, value, t_s in zip(rows["labels"], rows["value"], rows["t_s"], strict=True):
+        told = json.loads(labels)
+        if told.get("at") == "rest":
+            what = f"the engine's own sum of {told['identity']} is off by {wording.share(abs(value))}"
+            first.setdefault(told["identity"], f"{what} at {wording.value(t_s, 's')}")
+    return list(first.values())
 
 
 def _apart(one: float, other: float) -> bool:

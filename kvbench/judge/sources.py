@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kvbench.judge.series import Series, series_by
-from kvbench.spec.engine_metrics import ENGINE_METRICS
+from kvbench.spec.engine_metrics import COUNTER_RESET, ENGINE_METRICS
 
 __all__ = ["BY_SOURCE", "COUNTERS", "SOURCES", "Counters", "add_sources"]
 
@@ -36,6 +37,11 @@ class Counters:
         self._series: dict[str, list[tuple[dict[str, str], Series]]] = {name: [] for name in COUNTERS}
         for (name, labels), series in series_by(metrics[metrics["name"].isin(COUNTERS)], "name", "labels"):
             self._series[name].append((json.loads(labels), series))
+        told = metrics[metrics["name"] == COUNTER_RESET]
+        self._told_resets = [
+            (str(json.loads(labels).get("counter")), float(t_s))
+            for labels, t_s in zip(told["labels"], told["t_s"], strict=True)
+        ]
 
     def span(self, name: str) -> tuple[float, float] | None:
         """Times of the first and the last scrape that show a counter."""
@@ -60,14 +66,37 @@ class Counters:
         moment_s = span[0] if span and since_s == -math.inf else since_s
         return _total(several, moment_s) if _scraped_by(several, moment_s) else None
 
+    def source_times(self) -> npt.NDArray[np.float64]:
+        """When the tokens by source were scraped, in order."""
+        series = [times for _, (times, _) in self._series[BY_SOURCE]]
+        return np.unique(np.concatenate(series)) if series else np.empty(0)
+
+    def sources_between(self, first_s: float, last_s: float) -> dict[str, float] | None:
+        """Increase of each source between two scrapes; None unless all four are told apart at both."""
+        grown = dict.fromkeys(SOURCES, math.nan)
+        for labels, (times, values) in self._series[BY_SOURCE]:
+            source = labels.get("source", "")
+            ends = np.searchsorted(times, (first_s, last_s), side="right") - 1
+            increase = float(values[ends[1]]) - (float(values[ends[0]]) if ends[0] >= 0 else 0.0)
+            if increase < 0 or ends[1] < 0 or (source not in grown and increase > 0):
+                return None
+            if source in grown:
+                grown[source] = increase
+        return None if any(map(math.isnan, grown.values())) else grown
+
     def resets(self) -> list[tuple[str, float]]:
-        """Counters that fell, each with the time of the first scrape that shows it."""
+        """Counters that fell, each with the time of the first scrape that shows it.
+
+        Also those of which a single rank's fell while their sum went on growing.
+        """
         found: dict[str, float] = {}
         for name, several in self._series.items():
             for _, (times, values) in several:
                 fell = np.flatnonzero(np.diff(values) < 0)
                 if len(fell):
                     found[name] = min(found.get(name, math.inf), float(times[fell[0] + 1]))
+        for name, at_s in self._told_resets:
+            found[name] = min(found.get(name, math.inf), at_s)
         return list(found.items())
 
 

@@ -13,7 +13,7 @@ from kvbench.judge import wording
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.findings import Finding, FindingKind, clean
 from kvbench.judge.instrument import contention_cores, scrape_coverage, send_lag_p99, swap_growth
-from kvbench.judge.integrity import clock_faults, source_faults
+from kvbench.judge.integrity import clock_faults, identity_faults, source_faults
 from kvbench.judge.lengths import lengths
 from kvbench.judge.offered import load_differences, never_sent, prompt_differences
 from kvbench.judge.verdict import RuleResult
@@ -144,7 +144,7 @@ def _round_findings(recorded: ArmRound, rules: Rules, workload: Workload) -> lis
         (FindingKind.CLIENT_LATE, lambda: _client_late(recorded, rules)),
         (FindingKind.SCHEDULE, lambda: never_sent(recorded, workload)),
         (FindingKind.PROMPT_TOKENS, lambda: prompt_differences(recorded, rules.validity.token_mismatch)),
-        (FindingKind.SOURCES, lambda: source_faults(recorded)),
+        (FindingKind.SOURCES, lambda: [*source_faults(recorded), *identity_faults(recorded)]),
         (FindingKind.SCRAPE_GAP, lambda: _scrape_gap(recorded, rules)),
         (FindingKind.CONTENTION, lambda: _contention(recorded, rules, workload)),
         (FindingKind.SWAP, lambda: _swap(recorded, workload)),

@@ -10,11 +10,12 @@ import httpx
 
 from kvbench.observe.attempts import Attempt, Result
 from kvbench.observe.exposition import looks_like_exposition
+from kvbench.observe.iteration_stats import looks_like_iteration_stats
 
 __all__ = ["Fetched", "client", "fetch"]
 
 MAX_BYTES = 32 * 1024 * 1024
-"""Four hundred times what vLLM exposes; a body beyond it is not metrics."""
+"""Four hundred times what one vLLM engine exposes; a body beyond it is not metrics."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Fetched:
     attempt: Attempt
     status: int | None
     text: str
-    """The exposition; empty unless the result is OK."""
+    """The exposition or the list of iteration records; empty unless the result is OK."""
     error: str = ""
 
 
@@ -71,7 +72,8 @@ def _read(response: httpx.Response, deadline: float) -> bytes:
 
 def _result(status: int, text: str) -> Result:
     if status == httpx.codes.OK:
-        return Result.OK if looks_like_exposition(text) else Result.NO_METRICS
+        known = looks_like_exposition(text) or looks_like_iteration_stats(text)
+        return Result.OK if known else Result.NO_METRICS
     return Result.STALLED if status >= httpx.codes.INTERNAL_SERVER_ERROR else Result.NO_METRICS
 
 

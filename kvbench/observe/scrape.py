@@ -12,10 +12,11 @@ from types import TracebackType
 from kvbench.errors import RecordError
 from kvbench.judge.evidence import ScrapeSummary
 from kvbench.observe.attempts import Attempt, Result, summarise
-from kvbench.observe.canonical import created, parse_engine, totals
+from kvbench.observe.canonical import created, parse_engine, summed, totals
 from kvbench.observe.exposition import parse
 from kvbench.observe.fetch import Fetched, client, fetch
 from kvbench.observe.grid import beats
+from kvbench.observe.iteration_stats import IterationStats, looks_like_iteration_stats
 from kvbench.observe.raw import RAW_NAME, append_scrape, read_scrapes
 from kvbench.observe.rows import metric_rows
 from kvbench.record.atomic import write_table
@@ -38,18 +39,30 @@ _LIVE = frozenset(
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
         "vllm:kv_cache_usage_perc",
+        "trtllm_prompt_tokens",
+        "trtllm_generation_tokens",
+        "trtllm_prompt_cached_tokens",
+        "trtllm_num_requests_running",
+        "trtllm_num_requests_waiting",
+        "trtllm_kv_cache_utilization",
+        "kvbench_requests_running",
+        "kvbench_requests_waiting",
     }
 )
 
 
 def scrape_once(url: str, *, api_key_env: str | None = None, timeout_s: float = TIMEOUT_S) -> dict[str, float]:
-    """Canonical counters and gauges by name, summed over labels; empty when the server exposes none."""
+    """Canonical counters and gauges by name, summed over labels; empty when the server exposes none.
+
+    Iteration records that are asked for here are seen by nobody else.
+    """
     with client(timeout_s, api_key_env) as http:
         fetched = fetch(http, url, timeout_s)
-    try:
-        return totals(parse_engine(fetched.text, buckets=False))
-    except ValueError:
-        return {}
+    if looks_like_iteration_stats(fetched.text):
+        records = IterationStats()
+        records.add(fetched.text)
+        return summed(records.samples())
+    return totals(parse_engine(fetched.text, buckets=False))
 
 
 class Scraper:
@@ -73,6 +86,7 @@ class Scraper:
         self._timeout_s = timeout_s
         self._attempts: list[Attempt] = []
         self._latest: dict[str, float] = {}
+        self._records = IterationStats()
         self._failure: Exception | None = None
         self._one_at_a_time = threading.Lock()
         self._stop = threading.Event()
@@ -155,14 +169,13 @@ class Scraper:
             except OSError as error:
                 self._failure = error
             self._attempts.append(fetched.attempt)
-        if fetched.attempt.result is Result.OK:
-            self._latest = _live(fetched)
+            if fetched.attempt.result is Result.OK:
+                self._latest = self._live(fetched)
 
-
-def _live(fetched: Fetched) -> dict[str, float]:
-    try:
+    def _live(self, fetched: Fetched) -> dict[str, float]:
+        if looks_like_iteration_stats(fetched.text):
+            self._records.add(fetched.text)
+            return summed(self._records.samples())
         exposition = parse(fetched.text, _LIVE)
-    except ValueError:
-        return {}
-    since = created(exposition)
-    return totals(exposition) | ({} if since is None else {CREATED: since})
+        since = created(exposition)
+        return totals(exposition) | ({} if since is None else {CREATED: since})

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from kvbench.judge.integrity import clock_faults, source_faults
-from tests.judge.build import arm_round, counters, good_pairs, request_rows
-from tests.judge.change import Edit, after_sending, edited, setting
+from kvbench.judge.integrity import clock_faults, identity_faults, source_faults
+from kvbench.judge.judge import judge
+from kvbench.record.tables import METRICS
+from tests.judge.ask import result_of
+from tests.judge.build import arm_round, as_table, comparison, counters, good_pairs, request_rows
+from tests.judge.change import Edit, after_sending, edited, setting, with_candidate
 
 
 class TestTokenSources:
@@ -66,6 +70,46 @@ class TestTokenSources:
 
     def test_prompts_that_were_not_counted_are_not_compared(self) -> None:
         assert self.faults(counters([0, 1e5], [0, 2e5])) == []
+
+
+class TestTheEnginesOwnSums:
+    """As the scrapes found them (`kvbench.observe.rows`)."""
+
+    def rows(self, *told: tuple[float, str, str, float]) -> pd.DataFrame:
+        """Rows of (seconds, where, identity, share), beside those of a sound round."""
+        gaps = [
+            {
+                "t_s": t_s,
+                "name": "identity_gap",
+                "labels": json.dumps({"at": at, "identity": which}),
+                "value": share,
+            }
+            for t_s, at, which, share in told
+        ]
+        return pd.concat([good_pairs(1)[0].candidate.metrics, as_table(pd.DataFrame(gaps), METRICS)])
+
+    def faults(self, *told: tuple[float, str, str, float]) -> list[str]:
+        return identity_faults(replace(good_pairs(1)[0].candidate, metrics=self.rows(*told)))
+
+    def test_that_are_missed_at_rest_are_told_once_each_with_the_first_time(self) -> None:
+        assert self.faults(
+            (12.0, "rest", "prompt-tokens", -0.2),
+            (9.0, "rest", "prompt-tokens", 0.1),
+            (5.0, "rest", "cache-hits", 0.5),
+        ) == [
+            "the engine's own sum of cache-hits is off by 50 % at 5 s",
+            "the engine's own sum of prompt-tokens is off by 10 % at 9 s",
+        ]
+
+    def test_may_be_off_a_little_and_under_load(self) -> None:
+        assert self.faults((9.0, "rest", "prompt-tokens", 0.004), (9.0, "load", "prompt-tokens", 0.3)) == []
+
+    def test_that_are_missed_make_the_run_invalid(self) -> None:
+        pairs = good_pairs()
+        broken = with_candidate(pairs, 1, metrics=self.rows((9.0, "rest", "prompt-tokens", 0.1)))
+        verdict = judge(comparison(broken))
+        assert verdict.verdict == "INVALID"
+        assert result_of(verdict, "token-sources-broken").status == "fail"
 
 
 class TestClock:

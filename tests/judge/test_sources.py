@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from kvbench.judge.looks import Look
@@ -52,6 +53,14 @@ class TestIncrease:
         counters = Counters(metrics)
         assert counters.by_source(10.0)["device"] is None
         assert counters.resets() == [(BY_SOURCE, 99.0)]
+
+    def test_a_reset_that_the_scrapes_told_is_one_though_the_sum_grew(self) -> None:
+        """One rank of several began anew."""
+        grown = metric_rows({("prompt_tokens", None): [1, 5, 20]}, [0.0, 10.0, 99.0])
+        told = grown.iloc[:1].assign(
+            t_s=10.0, name="counter_reset", labels='{"counter": "prompt_tokens"}', value=4.0
+        )
+        assert Counters(pd.concat([grown, told])).resets() == [("prompt_tokens", 10.0)]
 
     def test_a_fall_before_the_start_is_a_reset_but_leaves_the_increase(self) -> None:
         metrics = metric_rows({(BY_SOURCE, "device"): [5, 0, 2]}, [1.0, 9.0, 99.0])

@@ -1,51 +1,32 @@
-"""Expositions: every captured one parses; a family without a sample is zero, one that is absent is unsupported."""
+"""The exposition parser: what the client library reads it reads, and no text at all makes it fail."""
 
 from __future__ import annotations
 
-import contextlib
+import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvbench.observe.canonical import (
-    FAMILIES,
-    MAPPINGS,
-    canonical,
-    identity_breaks,
-    parse_engine,
-    resets,
-    source_counters,
-    sources,
-    totals,
-)
-from kvbench.observe.exposition import Exposition, looks_like_exposition, only_families, parse
-from kvbench.spec.engine_metrics import ENGINE_METRICS
+from kvbench.observe.canonical import FAMILIES, canonical, parse_engine
+from kvbench.observe.exposition import Exposition, Sample, looks_like_exposition, parse
+from tests.observe.pages import TEXT, page
 
-TEXT = """\
-# HELP vllm:prompt_tokens_total Number of prefill tokens.
-# TYPE vllm:prompt_tokens_total counter
-vllm:prompt_tokens_total{engine="0",model_name="a b"} 12.0
-vllm:prompt_tokens_total{engine="1",model_name="a b"} 30.0
-# TYPE vllm:kv_offload_load_bytes_total counter
-# TYPE vllm:kv_cache_usage_perc gauge
-vllm:kv_cache_usage_perc{engine="0"} 0.25
-vllm:kv_cache_usage_perc{engine="1"} 0.75
-# TYPE vllm:iteration_tokens_total histogram
-vllm:iteration_tokens_total_bucket{le="1.0"} 3.0
-vllm:iteration_tokens_total_sum 5.0
-other_metric 7
-"""
+Samples = dict[str, list[tuple[str, dict[str, str], float]]]
 
 
-@pytest.fixture(scope="session")
-def captured(shared_dir: Path) -> dict[str, Exposition]:
-    """Every exposition that was captured from real servers, by file name."""
-    files = sorted((shared_dir / "facts" / "vllm-0.32.0").glob("*.prom"))
-    assert files
-    return {file.stem: parse_engine(file.read_text()) for file in files}
+def read(exposition: Exposition) -> Samples:
+    return {name: [tuple(sample) for sample in samples] for name, samples in exposition.families.items()}  # type: ignore[misc]
+
+
+def library(text: str) -> Samples:
+    """What the client library's own parser makes of a text."""
+    return {
+        family.name: [(s.name, s.labels, float(s.value)) for s in family.samples]
+        for family in text_string_to_metric_families(text)
+    }
 
 
 def test_a_declared_family_without_a_sample_is_zero_and_an_absent_one_is_unsupported() -> None:
@@ -57,12 +38,17 @@ def test_a_declared_family_without_a_sample_is_zero_and_an_absent_one_is_unsuppo
     assert exposition["vllm:kv_offload_load_bytes"] == ()
 
 
-def test_only_the_wanted_families_are_parsed_buckets_on_request() -> None:
+def test_a_sample_that_nobody_declared_is_unsupported() -> None:
+    assert "other_metric" not in parse(TEXT)
+    assert "other_metric" not in parse(TEXT, frozenset({"other_metric"}))
+
+
+def test_only_the_wanted_families_are_read_buckets_on_request() -> None:
     wanted = frozenset({"vllm:prompt_tokens", "vllm:iteration_tokens_total"})
+    names = [sample.name for sample in parse(TEXT, wanted)["vllm:iteration_tokens_total"]]
     assert set(parse(TEXT, wanted).families) == wanted
-    assert "bucket" in only_families(TEXT, wanted)
-    assert "bucket" not in only_families(TEXT, wanted, buckets=False)
-    assert "other_metric" not in only_families(TEXT, wanted)
+    assert names == ["vllm:iteration_tokens_total_bucket", "vllm:iteration_tokens_total_sum"]
+    assert [s.name for s in parse(TEXT, wanted, buckets=False)["vllm:iteration_tokens_total"]] == names[1:]
 
 
 @pytest.mark.parametrize(
@@ -73,128 +59,162 @@ def test_a_page_or_json_is_no_exposition(text: str, expected: bool) -> None:
     assert looks_like_exposition(text) is expected
 
 
-@given(
-    st.text(max_size=80) | st.builds(lambda a, b: TEXT[:a] + b + TEXT[a:], st.integers(0, 700), st.text(max_size=9))
-)
-def test_any_text_gives_samples_or_a_value_error(text: str) -> None:
-    exposition = Exposition({})
-    with contextlib.suppress(ValueError):
-        exposition = parse_engine(text)
-    assert {sample.name for sample in canonical(exposition)} <= {
-        sample.name for sample in canonical(parse_engine(TEXT))
-    }
-
-
 @pytest.mark.shared
-def test_selecting_families_changes_no_sample(shared_dir: Path) -> None:
-    for file in sorted((shared_dir / "facts" / "vllm-0.32.0").glob("*.prom")):
+def test_every_captured_page_reads_as_the_client_library_reads_it(shared_dir: Path) -> None:
+    files = sorted((shared_dir / "facts" / "vllm-0.32.0").glob("*.prom"))
+    assert len(files) > 20
+    for file in files:
         text = file.read_text()
-        everything = {family.name: family for family in text_string_to_metric_families(text)}
+        expected = library(text)
+        everything = parse(text)
+        assert (read(everything), everything.faults) == (expected, ()), file.name
         chosen = parse(text, FAMILIES)
-        assert set(chosen.families) == FAMILIES & everything.keys()
+        assert read(chosen) == {name: expected[name] for name in FAMILIES & expected.keys()}
+        without = parse(text, FAMILIES, buckets=False)
         for name, samples in chosen.families.items():
-            assert [(s.name, s.labels, s.value) for s in samples] == [
-                (s.name, s.labels, s.value) for s in everything[name].samples
-            ]
+            kept = [sample for sample in samples if not sample.name.endswith("_bucket")]
+            assert sorted(map(repr, without[name])) == sorted(map(repr, kept))
 
 
-def test_every_mapping_ends_in_a_name_with_unit_and_meaning() -> None:
-    assert {mapping.name for mapping in MAPPINGS} | {"prompt_tokens_by_source"} == set(ENGINE_METRICS)
+LABELS = st.dictionaries(
+    st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,6}", fullmatch=True),
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=8),
+    max_size=3,
+)
+NUMBERS = st.floats() | st.integers(-(10**20), 10**20)
 
 
-def test_several_engine_ranks_are_one() -> None:
-    exposition = parse_engine(TEXT)
-    assert totals(exposition) == {"prompt_tokens": 42, "kv_cache_usage": 0.75, "host_load_bytes": 0}
+@st.composite
+def pages(draw: st.DrawFn) -> str:
+    """A page as a server may write it, of few names so that they collide."""
+    lines = []
+    for name in draw(st.lists(st.sampled_from(["a", "b:c", "d_total", "e_sum"]), unique=True, max_size=4)):
+        kind = draw(st.sampled_from(["gauge", "untyped"]))
+        lines += [f"# HELP {name} {draw(st.sampled_from(['', 'Some {words} here.']))}", f"# TYPE {name} {kind}"]
+        for labels in draw(st.lists(LABELS, max_size=4, unique_by=lambda labels: tuple(sorted(labels.items())))):
+            lines.append(
+                name + written(labels) + " " + draw(NUMBERS.map(str)) + draw(st.sampled_from(["", " 1234567"]))
+            )
+    return "".join(line + "\n" for line in lines)
 
 
-@pytest.mark.shared
-def test_what_a_disk_tier_did_is_named(captured: dict[str, Exposition]) -> None:
-    after = totals(captured["tiering-after-load"])
-    # Six prompts of fifteen chunks of 262,144 bytes, stored, written, read and loaded.
-    expected = 6 * 15 * 262144
-    names = ("host_store_bytes", "disk_write_bytes", "disk_read_bytes", "host_load_bytes")
-    assert [after[name] for name in names] == [expected] * 4
-    assert after["disk_chunk_hits"] == 90
-    assert after["cached_tokens"] == 11520
-    assert after["promotion_failures"] == 0
-    assert totals(captured["tiering-after-fs-read-failure"])["promotion_failures"] > 0
-    assert totals(captured["tiering-after-disk-full"])["cascade_failures"] > 0
+def written(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+
+    def escaped(value: str) -> str:
+        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items()) + "}"
 
 
-@pytest.mark.shared
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(pages())
+def test_a_page_with_any_labels_reads_as_the_client_library_reads_it(text: str) -> None:
+    """But for line ends: to the library more than `\\n` may end a line."""
+    found = parse(text)
+    assert found.faults == ()
+    if "\r" not in text and text.count("\n") == len(text.splitlines()):
+        expected = library(text)
+        assert {name: [repr(s) for s in samples] for name, samples in read(found).items()} == {
+            name: [repr(s) for s in samples] for name, samples in expected.items()
+        }
+
+
+def test_labels_may_hold_quotes_newlines_braces_and_line_ends_of_other_kinds() -> None:
+    text = page("gauge", "a", (r'{x="q\"uo\\te",y="new\nline",z="} 1 {",w="a' + "\u2028\x0b\x85" + r'b"}', "2"))
+    labels = {"x": 'q"uo\\te', "y": "new\nline", "z": "} 1 {", "w": "a\u2028\x0b\x85b"}
+    assert parse(text)["a"] == (Sample("a", labels, 2.0),)
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "expected"),
+    "line",
     [
-        ("baseline-idle", "baseline-after-load", (0, 0, 0, 24000)),
-        ("cpu-tier-after-fill", "cpu-tier-after-load", (0, 11520, 0, 480)),
-        ("tiering-idle", "tiering-after-load", (0, 0, 11520, 12480)),
-        ("lmcache-flag-vllm", "lmcache-flag-vllm", (0, None, None, 0)),
-        ("lmcache-mp-server", "lmcache-mp-server", (None, None, None, None)),
-        ("tiering-after-load", "tiering-after-restart", (0, 0, 0, None)),
+        'a{x="1"} 3',
+        'a {x="1"} 3',
+        'a\t{x="1"}\t3',
+        '  a{x="1"} 3',
+        'a{ x = "1" , } 3',
+        'a{x="1"} 3 1700000000000',
+        'a{x="1"} 3 # {trace="}"} 0.5 1700000000.25',
+        'a{x="1"} 3.0\r',
     ],
 )
-def test_prompt_tokens_by_source_between_two_scrapes(
-    captured: dict[str, Exposition], before: str, after: str, expected: tuple[float | None, ...]
-) -> None:
-    found = sources(captured[before], captured[after])
-    assert tuple(found[source] for source in ("device", "host", "disk", "computed")) == expected
+def test_blanks_timestamps_and_exemplars_change_nothing(line: str) -> None:
+    text = f"# TYPE before gauge\nbefore 1\n# TYPE a gauge\n{line}\n# TYPE after gauge\nafter 1\n"
+    assert parse(text)["a"] == (Sample("a", {"x": "1"}, 3.0),)
+    assert parse(text, frozenset({"a"}))["a"] == (Sample("a", {"x": "1"}, 3.0),)
 
 
-@pytest.mark.shared
-def test_a_family_that_the_configuration_lacks_is_absent(captured: dict[str, Exposition]) -> None:
-    baseline, host_only = (totals(captured[name]) for name in ("baseline-idle", "cpu-tier-idle"))
-    assert "host_load_bytes" not in baseline
-    assert "disk_read_bytes" not in baseline
-    assert host_only["host_load_bytes"] == 0
-    assert "disk_read_bytes" not in host_only
-    assert totals(captured["tiering-idle"])["disk_read_bytes"] == 0
+@pytest.mark.parametrize("line", ["a 3", "a\t3", " a 3", "a{} 3", 'a 3 # {trace="1"} 1'])
+def test_a_sample_may_have_no_labels(line: str) -> None:
+    assert parse(page("gauge", "a") + line)["a"] == (Sample("a", {}, 3.0),)
 
 
-@pytest.mark.shared
-def test_idle_servers_keep_the_engines_identities(captured: dict[str, Exposition]) -> None:
-    for name, exposition in captured.items():
-        assert identity_breaks(exposition) == (), name
+def test_values_are_numbers_of_the_format() -> None:
+    lines = [(f'{{n="{n}"}}', n) for n in ("1e3", "+Inf", "-Inf", "NaN", "-0.5")]
+    values = [sample.value for sample in parse(page("gauge", "a", *lines))["a"]]
+    assert values[:3] == [1000.0, math.inf, -math.inf]
+    assert math.isnan(values[3])
+    assert values[4] == -0.5
 
 
-def test_a_broken_identity_is_a_sentence() -> None:
-    broken = parse_engine(
-        "# TYPE vllm:prompt_tokens_total counter\nvllm:prompt_tokens_total 10\n"
-        "# TYPE vllm:prompt_tokens_by_source_total counter\n"
-        'vllm:prompt_tokens_by_source_total{source="local_compute"} 8\n'
+@pytest.mark.parametrize(
+    "line", ["a", "a{", 'a{x="1"}', 'a{x="1} 2', 'a{x="1",x="2"} 3', "a{5", "a 1_000", "a ١٢", "a 0x"]
+)
+def test_a_line_that_cannot_be_read_takes_its_family_with_it_and_no_other(line: str) -> None:
+    """A part of a sum would pass for the whole."""
+    exposition = parse(page("counter", "b_total", ("", "7")) + page("counter", "a", ('{y="0"}', "1")) + line)
+    assert "a" not in exposition
+    assert len(exposition.faults) == 1
+    assert exposition.faults[0].startswith("a: cannot read ")
+    assert exposition.total("b") == 7
+
+
+def test_a_series_that_comes_twice_counts_once_and_is_a_fault_where_the_values_differ() -> None:
+    once, other = ('{x="1",y="2"}', "5"), ('{y="2",x="1"}', "6")
+    again = ('{y="2",x="1"}', "5")
+    assert parse(page("counter", "a_total", once, again)).total("a") == 5
+    exposition = parse(page("counter", "a_total", once, other))
+    assert exposition.total("a") is None
+    assert exposition.faults == ("a: the same series twice with different values",)
+
+
+def test_lines_outside_their_group_are_found() -> None:
+    """Against the format, but there are exporters that write so; nothing of it may pass for zero."""
+    text = (
+        "# TYPE a_total counter\n# TYPE h histogram\n# TYPE b gauge\n# HELP c C.\n# TYPE c gauge\n"
+        'a_total{e="0"} 1\nb{e="0"} 2\nh_sum{e="0"} 3\nc 1\na_total{e="1"} 10\nb{e="1"} 20\nh_sum{e="1"} 30\n'
     )
-    assert identity_breaks(broken) == ("prompt tokens are 10, but their sources add up to 8",)
+    for buckets in (True, False):
+        found = parse(text, frozenset({"a", "b", "h"}), buckets=buckets)
+        assert [found.total(name) for name in ("a", "b", "h")] == [11, 22, 33]
 
 
-@pytest.mark.shared
-def test_a_restart_is_seen_and_a_reset_of_the_cache_is_none(captured: dict[str, Exposition]) -> None:
-    assert "process" in resets(captured["tiering-after-load"], captured["tiering-after-restart"])
-    assert "prompt_tokens" in resets(captured["tiering-after-load"], captured["tiering-after-restart"])
-    assert resets(captured["tiering-after-fill"], captured["tiering-after-load"]) == ()
-
-
-OLD = """\
-# TYPE vllm:prompt_tokens_by_source_total counter
-vllm:prompt_tokens_by_source_total{source="local_compute"} 100
-vllm:prompt_tokens_by_source_total{source="local_cache_hit"} 50
-vllm:prompt_tokens_by_source_total{source="external_kv_transfer"} 25
-# TYPE vllm:kv_offload_total_bytes_total counter
-vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"} 4096
-vllm:kv_offload_total_bytes_total{transfer_type="GPU_to_CPU"} 8192
-"""
-
-
-def test_older_servers_tell_bytes_under_other_names_and_no_tiers() -> None:
-    exposition = parse_engine(OLD)
-    assert source_counters(exposition) == {"computed": 100, "device": 50, "elsewhere": 25}
-    assert sources(exposition, exposition) == {"device": 0, "host": None, "disk": None, "computed": 0}
-    assert totals(exposition)["host_load_bytes"] == 4096
-    assert totals(exposition)["host_store_bytes"] == 8192
-    newer = parse_engine(
-        OLD + "# TYPE vllm:kv_offload_load_bytes_total counter\nvllm:kv_offload_load_bytes_total 1\n"
+def test_several_families_of_the_same_beginning_stay_apart() -> None:
+    text = (
+        page("gauge", "a_created", ("", "5"))
+        + page("counter", "a_total", ("", "1"))
+        + page("gauge", "a_b", ("", "3"))
     )
-    assert totals(newer)["host_load_bytes"] == 1
+    found = parse(text)
+    assert {name: found.total(name) for name in found.families} == {"a": 1, "a_created": 5, "a_b": 3}
 
 
-def test_a_number_beyond_all_bounds_is_no_exposition() -> None:
-    with pytest.raises(ValueError, match="no exposition"):
-        parse("# TYPE a counter\na_total " + "9" * 400)
+def test_a_long_line_of_nothing_takes_no_time() -> None:
+    for nothing in ('a{x="' + "\\" * 50_000, "a{" + 'x="1",' * 20_000, "a{" + '"' * 50_000, "a" + " " * 50_000):
+        assert parse(page("gauge", "a") + nothing + "\n").total("a") in (None, 0)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.text(max_size=80)
+    | st.builds(lambda at, junk: TEXT[:at] + junk + TEXT[at:], st.integers(0, len(TEXT)), st.text(max_size=9))
+    | st.builds(lambda one, other: TEXT[:one] + TEXT[other:], st.integers(0, len(TEXT)), st.integers(0, len(TEXT)))
+    | st.binary(max_size=80).map(lambda body: body.decode("utf-8", "replace"))
+)
+def test_any_text_gives_samples_of_known_names(text: str) -> None:
+    samples = canonical(parse_engine(text))
+    assert {sample.name for sample in samples} <= {sample.name for sample in canonical(parse_engine(TEXT))}
+    assert all(math.isfinite(sample.value) for sample in samples)
+    parse(text)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kvbench.errors import RecordError
 from kvbench.observe.attempts import Attempt, Result, summarise
-from kvbench.observe.fetch import client, fetch
+from kvbench.observe.fetch import Fetched, client, fetch
 from kvbench.observe.grid import beats
 from kvbench.observe.raw import RAW_NAME, read_scrapes
 from kvbench.observe.rows import metric_rows
@@ -68,6 +68,8 @@ class Handler(BaseHTTPRequestHandler):
             self._drip()
             return
         text = bodies.get(server.mode, EXPOSITION.format(prompt=server.prompt, elsewhere=server.elsewhere))
+        if server.mode == "records":
+            text = f'[{{"iter": {server.requests}, "numActiveRequests": 2, "numCompletedRequests": 1}}]'
         body = text.encode()
         self.send_response({"404": 404, "500": 500}.get(server.mode, 200))
         self.send_header("Content-Length", str(len(body)))
@@ -135,6 +137,7 @@ def test_a_round_is_scraped_stored_raw_and_written_as_rows(server: Server, tmp_p
     ("mode", "result"),
     [
         ("ok", Result.OK),
+        ("records", Result.OK),
         ("404", Result.NO_METRICS),
         ("html", Result.NO_METRICS),
         ("500", Result.STALLED),
@@ -205,6 +208,30 @@ def test_a_stalled_engine_is_not_our_gap(server: Server, tmp_path: Path) -> None
     summary = scraper.stop(origin, measured=(0.0, time.monotonic() - origin))
     assert summary.engine_stalled >= TIMEOUT_S / PERIOD_S - 1
     assert summary.longest_gap_ours_s < TIMEOUT_S
+
+
+def test_iteration_records_are_scraped_each_once(server: Server, tmp_path: Path) -> None:
+    server.mode = "records"
+    scraper = scraper_of(server, tmp_path)
+    scraper.start()
+    until(lambda: server.requests >= 3)
+    assert scraper.latest()["requests_running"] == 2
+    assert scraper.latest()["requests_finished"] >= 1
+    assert scraper.stop(time.monotonic(), measured=(0.0, 1.0)).supported
+    rows = pd.read_parquet(tmp_path / "metrics.parquet").query("name == 'requests_finished'")
+    assert list(rows["value"]) == [float(n) for n in range(1, server.requests + 1)]
+    before = server.requests
+    assert scrape_once(url_of(server)) == {"requests_running": 2, "requests_finished": 1}
+    assert server.requests == before + 1
+
+
+def test_a_page_cut_into_pieces_by_a_proxy_is_no_scrape_of_zeros() -> None:
+    """Given a page whose last line was cut, then its family is unknown and the others are known."""
+    text = EXPOSITION.format(prompt=10, elsewhere=0)
+    whole = Fetched(Attempt(0, 0, Result.OK), 200, text + 'vllm:num_requests_running{engine="1"')
+    table = metric_rows([whole], 0.0).to_pandas()
+    assert "requests_running" not in set(table["name"])
+    assert table.query("name == 'prompt_tokens'")["value"].to_list() == [10.0]
 
 
 def test_a_server_that_hides_its_tiers_leaves_them_unknown(server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Whether counters went on between two scrapes: a reset or restart is told with what it took, never clamped."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from kvbench.observe.exposition import Exposition, Sample
+from kvbench.observe.metric_table import BY_FAMILY, PROCESS_START
+from kvbench.observe.token_sources import source_counters
+from kvbench.observe.vllm_names import CREATED
+
+__all__ = ["PROCESS", "Fall", "created", "falls", "resets"]
+
+PROCESS = "process"
+"""Stands for all counters of a process that began anew."""
+
+
+class Fall(NamedTuple):
+    """A counter that was lower than before; of several series of one name, all that they lost."""
+
+    counter: str
+    """Canonical name, of a histogram with `_sum`, `_count` or `_bucket`; or `process`."""
+    by: float
+    """In the counter's unit; of `process` by how many seconds it began later."""
+
+
+def falls(before: Exposition, after: Exposition) -> list[Fall]:
+    """What fell between two scrapes of one server, sorted by name.
+
+    Each rank's series is looked at by itself: their sum may grow while one of them began anew. A series that is no
+    longer there has lost what it counted; a family that is no longer declared is unknown.
+    """
+    lost: dict[str, float] = {}
+    for mapping in (mapping for family in before.families for mapping in BY_FAMILY.get(family, ())):
+        if mapping.metric.kind == "gauge" or not (mapping.applies(before) and mapping.applies(after)):
+            continue
+        now = _series(after[mapping.family])
+        for key, sample in _series(before[mapping.family]).items():
+            value = now[key].value if key in now else 0.0
+            if mapping.chosen(sample) and 0 < sample.value - value < math.inf:
+                name = mapping.named(sample)[0]
+                lost[name] = lost.get(name, 0.0) + sample.value - value
+    first, last = source_counters(before), source_counters(after)
+    fell = sum(max(0.0, tokens - last.get(source, tokens)) for source, tokens in first.items())
+    if fell:
+        lost["prompt_tokens_by_source"] = fell
+    if (later := _began_later(before, after)) is not None:
+        lost[PROCESS] = later
+    return [Fall(name, lost[name]) for name in sorted(lost)]
+
+
+def _series(samples: tuple[Sample, ...]) -> dict[tuple[str, tuple[tuple[str, str], ...]], Sample]:
+    return {(sample.name, tuple(sorted(sample.labels.items()))): sample for sample in samples}
+
+
+def _began_later(before: Exposition, after: Exposition) -> float | None:
+    """By how much counters that were there before were created anew. One that is created only now is no restart."""
+    for family in (CREATED, PROCESS_START):
+        first, last = _series(before[family]), _series(after[family])
+        moved = [last[key].value - sample.value for key, sample in first.items() if key in last]
+        moved = [seconds for seconds in moved if seconds and math.isfinite(seconds)]
+        if moved:
+            return max(moved, key=abs)
+    return None
+
+
+def resets(before: Exposition, after: Exposition) -> tuple[str, ...]:
+    """Canonical counters that fell, and `process` when the counters were created anew: the engine restarted."""
+    return tuple(fall.counter for fall in falls(before, after))
+
+
+def created(exposition: Exposition) -> float | None:
+    """When the newest of the engine's counters were created, Unix seconds; a later value may be another process.
+
+    None: not told.
+    """
+    told = [sample.value for family in (CREATED, PROCESS_START) for sample in exposition[family]]
+    return max(filter(math.isfinite, told), default=None)

@@ -1,0 +1,139 @@
+"""Sums that a correct engine keeps at every moment, or whenever no request is under way. Tokens.
+
+vLLM counts prompts, their sources and what was cached in one go when a request is prefilled; which tier served it,
+and what the caches were asked, in one go when it is admitted. So sums within one of these hold in every scrape,
+sums across both only at rest, and only while nobody gave up between the two. Source: vLLM's `v1/metrics/stats.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kvbench.observe.exposition import Exposition
+from kvbench.observe.lmcache_names import FOUND, FOUND_ON_DISK, FOUND_ON_HOST
+from kvbench.observe.token_sources import known_total
+from kvbench.observe.trtllm_names import BY_TIER, CACHED
+from kvbench.observe.vllm_names import BY_SOURCE, CACHED_BY_SOURCE, RECOMPUTED
+
+__all__ = ["IDENTITIES", "Gap", "Identity", "identity_breaks", "identity_gaps", "settled"]
+
+Sum = Callable[[Exposition], float | None]
+
+
+def _of(*families: str) -> Sum:
+    """The sum of several families, None when one is not told."""
+
+    def total(exposition: Exposition) -> float | None:
+        found = [known_total(exposition, family) for family in families]
+        known = [value for value in found if value is not None]
+        return sum(known) if len(known) == len(found) else None
+
+    return total
+
+
+def _sources(exposition: Exposition) -> float | None:
+    """Old releases count a cached token that is computed all the same on both sides."""
+    total = known_total(exposition, BY_SOURCE)
+    return None if total is None else total - (known_total(exposition, RECOMPUTED) or 0.0)
+
+
+def _cached_sources(exposition: Exposition) -> float | None:
+    total, computed = _sources(exposition), known_total(exposition, BY_SOURCE, source="local_compute")
+    return None if total is None or computed is None else total - computed
+
+
+def _levels(exposition: Exposition) -> float | None:
+    return known_total(exposition, BY_TIER) if exposition[BY_TIER] else None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One sum. `words` are those of its whole and of its parts."""
+
+    id: str
+    words: tuple[str, str]
+    whole: Sum
+    parts: Sum
+    at_rest_only: bool = False
+
+
+IDENTITIES = (
+    Identity("prompt-tokens", ("prompt tokens", "their sources"), _of("vllm:prompt_tokens"), _sources),
+    Identity(
+        "cached-tokens",
+        ("cached prompt tokens", "device and tier sources"),
+        _of("vllm:prompt_tokens_cached"),
+        _cached_sources,
+    ),
+    Identity(
+        "cache-hits",
+        ("cached tokens by source", "hits of the device cache and of the tiers"),
+        _of(CACHED_BY_SOURCE),
+        _of("vllm:prefix_cache_hits", "vllm:external_prefix_cache_hits"),
+    ),
+    Identity(
+        "cached-sources",
+        ("cached prompt tokens", "device, host, disk and other sources"),
+        _of("vllm:prompt_tokens_cached"),
+        _of(CACHED_BY_SOURCE),
+        at_rest_only=True,
+    ),
+    Identity("cache-levels", ("cached prompt tokens", "cache levels"), _of(CACHED), _levels, at_rest_only=True),
+    Identity("found-tokens", ("tokens found", "host and disk"), _of(FOUND), _of(FOUND_ON_HOST, FOUND_ON_DISK)),
+)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What one identity says in one scrape."""
+
+    identity: Identity
+    whole: float
+    parts: float
+
+    @property
+    def share(self) -> float:
+        """Whole less parts, of the larger; zero when the sum is kept."""
+        return (
+            0.0 if self.whole == self.parts else (self.whole - self.parts) / max(abs(self.whole), abs(self.parts))
+        )
+
+    @property
+    def text(self) -> str:
+        """A sentence without its full stop."""
+        what, others = self.identity.words
+        return f"{what} are {self.whole:.0f}, but {others} add up to {self.parts:.0f}"
+
+
+def identity_gaps(exposition: Exposition) -> Iterator[Gap]:
+    """Every identity that the server tells enough for and that must hold at this moment, kept or not."""
+    at_rest = settled(exposition)
+    for identity in IDENTITIES:
+        if identity.at_rest_only and not at_rest:
+            continue
+        whole, parts = identity.whole(exposition), identity.parts(exposition)
+        if whole is not None and parts is not None:
+            yield Gap(identity, whole, parts)
+
+
+def identity_breaks(exposition: Exposition) -> tuple[str, ...]:
+    """Sentences: sums that a correct engine keeps, and this one does not."""
+    return tuple(gap.text for gap in identity_gaps(exposition) if gap.whole != gap.parts)
+
+
+def settled(exposition: Exposition) -> bool:
+    """Whether the server says that no request runs or waits, and none gave up. False when it does not say."""
+    if _given_up(exposition):
+        return False
+    for engine in ("vllm:", "trtllm_"):
+        under_way = _of(engine + "num_requests_running", engine + "num_requests_waiting")(exposition)
+        if under_way is not None:
+            return under_way == 0
+    return False
+
+
+def _given_up(exposition: Exposition) -> bool:
+    """Whether a request was ever admitted and not prefilled, or admitted twice."""
+    aborted = [known_total(exposition, "vllm:request_success", finished_reason=why) for why in ("abort", "error")]
+    return any((known_total(exposition, "vllm:num_preemptions"), *aborted))
