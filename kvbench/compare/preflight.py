@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvbench.doctor.check import Check
+from kvbench.doctor.examine import essential
+from kvbench.doctor.reading import read_essentials
 from kvbench.engine.attached import authorization
 from kvbench.engine.base import Progress
-from kvbench.engine.preflight import Check, check_profile
+from kvbench.engine.traps import traps
+from kvbench.engine.trtllm_engine import check_startable as check_trtllm
 from kvbench.engine.vllm_engine import check_startable
 from kvbench.errors import InputError
 from kvbench.spec.profile import Profile
@@ -16,7 +20,7 @@ __all__ = ["check_host"]
 
 def check_host(profiles: Sequence[Profile], progress: Progress) -> list[str]:
     """Warnings as sentences. InputError names every failed check, what it found and what to do."""
-    found: list[tuple[str, Check]] = [(p.name, check) for p in profiles for check in check_profile(p)]
+    found: list[tuple[str, Check]] = [(p.name, check) for p in profiles for check in _checks(p)]
     failed = [(name, check) for name, check in found if check.status == "fail"]
     if failed:
         raise InputError(
@@ -28,4 +32,12 @@ def check_host(profiles: Sequence[Profile], progress: Progress) -> list[str]:
             authorization(profile)
         elif profile.engine.kind == "vllm":
             check_startable(profile, progress)
-    return [f"{name}: {check.text}" for name, check in found if check.status == "warn"]
+        elif profile.engine.kind == "tensorrt-llm":
+            check_trtllm(profile, progress)
+    warned = [f"{name}: {check.text}" for name, check in found if check.status == "warn"]
+    return [*warned, *(f"{profile.name}: {trap}" for profile in profiles for trap in traps(profile))]
+
+
+def _checks(profile: Profile) -> list[Check]:
+    """An attached server is asked by the engine itself, with its key."""
+    return [] if profile.engine.kind == "attached" else essential(profile, read_essentials(profile))

@@ -15,7 +15,7 @@ from kvbench.spec.rules import Rules
 from kvbench.spec.spelling import did_you_mean
 from kvbench.spec.workload import Workload
 
-__all__ = ["check_experiment", "differences", "tier_differences"]
+__all__ = ["check_experiment", "differences", "named_differences", "tier_differences"]
 
 # They change when and where an engine is reached, not what it does; what is injected stands for faults of its own.
 _MAY_DIFFER = ("base_url", "metrics_url", "api_key_env", "served_name", "ready_timeout", "inject")
@@ -37,18 +37,24 @@ def differences(baseline: Profile, candidate: Profile) -> tuple[str, ...]:
 
     Names alone for environment variables, whose values may be private.
     """
-    found: list[str] = []
+    return tuple(named_differences(baseline, candidate).values())
+
+
+def named_differences(baseline: Profile, candidate: Profile) -> dict[str, str]:
+    """The same by key: `engine.args.max-model-len` → its sentence."""
+    found: dict[str, str] = {}
     for key in type(baseline.engine).model_fields:
         here, there = getattr(baseline.engine, key), getattr(candidate.engine, key)
         if key in _MAY_DIFFER or here == there:
             continue
         if isinstance(here, dict) and isinstance(there, dict):
             names = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
-            shown = [_against(f"engine.{key}.{name}", here.get(name), there.get(name)) for name in names]
-            found += [f"engine.env.{name} differs" for name in names] if key == "env" else shown
+            for name in names:
+                of = f"engine.{key}.{name}"
+                found[of] = f"{of} differs" if key == "env" else _against(of, here.get(name), there.get(name))
         else:
-            found.append(_against(f"engine.{key}", here, there))
-    return tuple(found)
+            found[f"engine.{key}"] = _against(f"engine.{key}", here, there)
+    return found
 
 
 def _against(key: str, here: object, there: object) -> str:
@@ -66,6 +72,8 @@ def tier_differences(baseline: Profile, candidate: Profile) -> tuple[str, ...]:
         elif here is not None:
             ignored = {"path"} if tier == "disk" else set()
             found += [f"{tier}.{key}" for key in _unequal(here, there) if key not in ignored]
+    if baseline.tiers.secondary != candidate.tiers.secondary:
+        found.append("secondary")
     return (*(f"device.{key}" for key in _unequal(baseline.tiers.device, candidate.tiers.device)), *found)
 
 
@@ -134,11 +142,14 @@ def _warnings(experiment: Experiment) -> Iterator[str]:
         inside = tier_differences(experiment.baseline, candidate)
         if not inside and not outside:
             yield f"'{candidate.name}' is the baseline under another name"
-        if len({change.partition(".")[0] for change in inside}) > 1:
+        if len(inside) > 1:
             yield (
-                f"'{candidate.name}' changes more than one tier ({', '.join(inside)}): the verdict is about all of "
-                "them together"
+                f"'{candidate.name}' changes more than one tier dimension ({', '.join(inside)}): the verdict is "
+                "about all of them together and cannot tell which one it was"
             )
+        unused = [key for key in experiment.allowed if key not in named_differences(experiment.baseline, candidate)]
+        if unused:
+            yield f"'{candidate.name}' was allowed to differ in {', '.join(unused)}, and does not"
 
 
 def _has_target(targets: BaseModel) -> bool:

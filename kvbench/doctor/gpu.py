@@ -1,0 +1,125 @@
+"""Checks of GPUs and their links. Pure. Bytes per second, GT/s as generations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvbench.doctor.check import Check, failed, passed, skipped, warned
+from kvbench.doctor.host import Gpu, Host
+from kvbench.doctor.needs import embedded, ranks
+from kvbench.spec.profile import Profile
+from kvbench.spec.quantity import show_bytes
+
+__all__ = ["device_to_host", "gpu", "gpu_load", "host_to_device", "link_bytes_per_s", "pcie"]
+
+LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""Of one PCIe lane in one direction after line coding (PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s)."""
+
+EXPECTED_SHARE = 0.7
+"""Pinned copies of large pieces reach 80 to 90 % of a link."""
+
+BAD_SHARE = 0.35
+"""Less than half of what a healthy link gives: lanes are missing, or the copies are not pinned."""
+
+BUSY = 0.05
+
+
+def gpu(profile: Profile, host: Host) -> Check:
+    """As many GPUs as the profile has ranks."""
+    needed, have = ranks(profile), len(host.gpus)
+    if have:
+        names = ", ".join(sorted({seen.name for seen in host.gpus}))
+        text = f"{have} × {names}; the profile uses {needed}"
+        if have < needed and not embedded(profile):
+            do = "lower tensor-parallel-size, or run it where there are as many"
+            return failed("gpu", text, do, have, "GPUs", needed)
+        return passed("gpu", text, have, "GPUs", needed)
+    absent = host.gpu_absent or "no GPU: none was looked for"
+    if embedded(profile) or profile.engine.kind in ("emulated", "attached"):
+        return skipped("gpu", f"{absent}; this profile needs none")
+    return warned(
+        "gpu", absent, "an engine built for GPUs will not start here; run doctor on the GPU host", 0, "GPUs", needed
+    )
+
+
+def link_bytes_per_s(generation: int | None, lanes: int | None) -> float | None:
+    """What a link carries in one direction; None for generations that are not known."""
+    per_lane = LANE_BYTES_PER_S.get(generation or 0)
+    return per_lane * lanes if per_lane is not None and lanes else None
+
+
+def pcie(profile: Profile, host: Host) -> Check:
+    """Lanes and generation of the worst link against what the device and slot could do."""
+    if not host.gpus:
+        return skipped("pcie", host.gpu_absent or "no GPU")
+    known = [
+        (now / most, seen)
+        for seen in host.gpus[: max(1, ranks(profile))]
+        if (now := link_bytes_per_s(seen.generation, seen.lanes))
+        and (most := link_bytes_per_s(seen.generation_max, seen.lanes_max))
+    ]
+    if not known:
+        return skipped("pcie", "the GPUs do not tell their links (MIG, virtual GPUs and NVLink-C2C do not)")
+    share, worst = min(known, key=lambda pair: pair[0])
+    text = (
+        f"GPU {worst.index}: generation {worst.generation} × {worst.lanes} lanes now, "
+        f"{worst.generation_max} × {worst.lanes_max} possible"
+    )
+    figures = (share, "fraction", 1.0)
+    lanes_lost = (worst.lanes or 0) < (worst.lanes_max or 0)
+    if share >= 1:
+        return passed("pcie", text, *figures)
+    if not lanes_lost and worst.to_device_bytes_per_s is None:
+        return skipped("pcie", f"{text}; an idle GPU lowers its generation, and no copy was running")
+    do = "reseat the card or use another slot; check bifurcation and risers, and the BIOS's link speed"
+    make = failed if share < 0.5 else warned
+    return make("pcie", text, do, *figures)
+
+
+def host_to_device(profile: Profile, host: Host) -> Check:
+    """Measured from pinned memory: what a promotion takes."""
+    return _copies("host_to_device", profile, host, lambda seen: seen.to_device_bytes_per_s)
+
+
+def device_to_host(profile: Profile, host: Host) -> Check:
+    """Measured into pinned memory: what a store takes."""
+    return _copies("device_to_host", profile, host, lambda seen: seen.from_device_bytes_per_s)
+
+
+def _copies(id_: str, profile: Profile, host: Host, rate_of: Callable[[Gpu], float | None]) -> Check:
+    if not host.gpus:
+        return skipped(id_, host.gpu_absent or "no GPU")
+    measured = [(rate, seen) for seen in host.gpus[: ranks(profile)] if (rate := rate_of(seen)) is not None]
+    if not measured:
+        return skipped(id_, f"not measured: {host.gpus[0].not_measured or 'nothing was copied'}")
+    rate, worst = min(measured, key=lambda pair: pair[0])
+    link = link_bytes_per_s(worst.generation_max, worst.lanes_max)
+    text = (
+        f"GPU {worst.index}: {show_bytes(rate)}/s from pinned memory"
+        if id_ == "host_to_device"
+        else (f"GPU {worst.index}: {show_bytes(rate)}/s into pinned memory")
+    )
+    if link is None:
+        return passed(id_, text, rate, "bytes/s")
+    text += f"; its link carries {show_bytes(link)}/s"
+    expected = link * EXPECTED_SHARE
+    if rate < expected:
+        do = "see pcie and numa above; look for another process that copies"
+        make = failed if rate < link * BAD_SHARE else warned
+        return make(id_, text, do, rate, "bytes/s", expected)
+    return passed(id_, text, rate, "bytes/s", expected)
+
+
+def gpu_load(profile: Profile, host: Host) -> Check:
+    """Whether somebody else computes there."""
+    if not host.gpus:
+        return skipped("gpu_load", host.gpu_absent or "no GPU")
+    busiest = max(host.gpus[: ranks(profile)], key=lambda seen: seen.busy or 0.0)
+    used = max(seen.memory_total - seen.memory_free for seen in host.gpus[: ranks(profile)])
+    if busiest.busy is None:
+        return skipped("gpu_load", "the GPUs do not tell their load")
+    text = f"GPU {busiest.index} is {busiest.busy:.0%} busy; at most {show_bytes(used)} of a GPU's memory in use"
+    if busiest.busy > BUSY:
+        do = "stop what else runs on it; a comparison needs it alone"
+        return warned("gpu_load", text, do, busiest.busy, "fraction", BUSY)
+    return passed("gpu_load", text, busiest.busy, "fraction", BUSY)

@@ -1,0 +1,123 @@
+"""What a profile takes of its host, from the profile and its model alone. Pure. Sizes in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvbench.doctor.host import ModelFiles
+from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT
+from kvbench.spec.fitness import block_tokens
+from kvbench.spec.profile import Profile
+
+__all__ = [
+    "Needs",
+    "chunk_bytes",
+    "chunk_tokens",
+    "embedded",
+    "longest_prompt",
+    "needs_of",
+    "ranks",
+    "region_bytes",
+    "shm_bytes",
+]
+
+ENGINE_ROOM_BYTES = 3 * 2**30
+"""Of one rank beside its tiers. The embedded engine: about 1.9 GiB resident for all processes, plus a margin; a GPU
+rank: reported as 3 GB resident beyond its share of the host tier."""
+
+NCCL_SHM_BYTES = 2**30
+"""What several ranks want in `/dev/shm` to talk to each other; containers get 64 MiB unless told."""
+
+PAGE_BYTES = 4096
+"""vLLM rounds a chunk up to whole pages."""
+
+GPU_BLOCK_TOKENS = {"vllm": 16, "tensorrt-llm": 32}
+"""Defaults of the engines on GPUs."""
+
+LONGEST_TOKENS = 8_192
+"""Length that budgets are worked out for where the profile allows longer prompts, or does not say."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Host memory by what it is for."""
+
+    tier: int
+    """The host tier, over all ranks."""
+    device: int
+    """The device tier, where it lies in host memory (the embedded engine)."""
+    weights: int
+    """The same of the model's weights."""
+    engine: int
+
+    @property
+    def total(self) -> int:
+        """Everything that has to fit at once."""
+        return self.tier + self.device + self.weights + self.engine
+
+
+def embedded(profile: Profile) -> bool:
+    """Whether the engine computes on the CPU, with all its tiers in host memory."""
+    return profile.engine.environment == EMBEDDED_ENVIRONMENT
+
+
+def ranks(profile: Profile) -> int:
+    """Processes with a share of the model each."""
+    count = 1
+    sizes = ("tensor-parallel-size", "tensor_parallel_size", "tp_size")
+    pipelines = ("pipeline-parallel-size", "pipeline_parallel_size", "pp_size")
+    for names in (sizes, pipelines):
+        given = next((value for name in names if (value := profile.engine.args.get(name)) is not None), 1)
+        count *= given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 1
+    return count
+
+
+def needs_of(profile: Profile, model: ModelFiles | None) -> Needs:
+    """What has to be free before the start."""
+    tier = profile.tiers.host.size if profile.tiers.host is not None else 0
+    engine = ENGINE_ROOM_BYTES * ranks(profile)
+    if not embedded(profile):
+        return Needs(tier, 0, 0, engine)
+    blocks, per_token = profile.tiers.device.blocks, model.kv_bytes_per_token if model is not None else None
+    tokens = block_tokens(profile.engine)
+    device = blocks * tokens * per_token if blocks and tokens and per_token else 0
+    return Needs(tier, device, model.weights_bytes if model is not None else 0, engine)
+
+
+def shm_bytes(profile: Profile) -> int:
+    """What the engine puts into this host's `/dev/shm`; a container has one of its own.
+
+    vLLM's own host tier lies there; TensorRT-LLM's and LMCache's do not.
+    """
+    return 0 if profile.engine.image is not None else region_bytes(profile)
+
+
+def region_bytes(profile: Profile) -> int:
+    """What the engine puts into `/dev/shm`, whosever that is."""
+    host = profile.tiers.host
+    region = host.size if host is not None and profile.engine.kind == "vllm" and host.via != "lmcache" else 0
+    return region + (NCCL_SHM_BYTES if ranks(profile) > 1 else 0)
+
+
+def chunk_tokens(profile: Profile) -> int:
+    """Tokens that move between tiers at once."""
+    block = block_tokens(profile.engine) or GPU_BLOCK_TOKENS.get(profile.engine.kind, 16)
+    host = profile.tiers.host
+    if host is None:
+        return block
+    return host.chunk_tokens or block * (host.blocks_per_chunk or 1)
+
+
+def chunk_bytes(profile: Profile, model: ModelFiles | None) -> int | None:
+    """One chunk of all ranks, which is one file of the disk tier; None when the model's geometry is not known."""
+    per_token = model.kv_bytes_per_token if model is not None else None
+    if not per_token:
+        return None
+    return -(-chunk_tokens(profile) * per_token // PAGE_BYTES) * PAGE_BYTES
+
+
+def longest_prompt(profile: Profile) -> int:
+    """Tokens; the profile's own limit where that is shorter."""
+    asked = [profile.engine.args.get(name) for name in ("max-model-len", "max_seq_len")]
+    limits = [value for value in asked if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return min([LONGEST_TOKENS, *limits])

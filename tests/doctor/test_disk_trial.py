@@ -1,0 +1,107 @@
+"""The disk is tried in a directory of its own, and nothing is left of it, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvbench.doctor import disk_trial
+from kvbench.doctor.disk_trial import try_disk
+from kvbench.doctor.host import DiskTrial
+from kvbench.doctor.storage import read_disk
+from kvbench.engine.remains import MARK
+
+KIB = 2**10
+MIB = 2**20
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() if f.is_file() else b"" for f in folder.rglob("*")}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_chunks_are_written_and_read_back_and_all_is_removed(tmp_path: Path, home: Path) -> None:
+    place = tmp_path / "kv"
+    place.mkdir()
+    (place / "somebody's").write_text("file")
+    before = tree(place)
+    trial = try_disk(read_disk(place), 200 * KIB, 3, 2, trial_bytes=4 * MIB)
+    assert isinstance(trial, DiskTrial)
+    assert (trial.chunk_bytes, trial.files) == (200 * KIB, 4 * MIB // (200 * KIB))
+    assert (trial.write_threads, trial.read_threads) == (3, 2)
+    assert trial.write_bytes_per_s > 0
+    assert trial.read_bytes_per_s > 0
+    assert 0 < trial.read.median_s <= trial.read.p99_s
+    assert tree(place) == before
+    assert list((home / "leases").glob("*")) == []
+
+
+def test_parents_that_were_made_on_the_way_are_removed_too(tmp_path: Path, home: Path) -> None:
+    trial = try_disk(read_disk(tmp_path / "a" / "b"), 4 * KIB, 1, 1, trial_bytes=64 * KIB)
+    assert isinstance(trial, DiskTrial)
+    assert not (tmp_path / "a").exists()
+
+
+def test_bytes_files_and_threads_are_bounded(tmp_path: Path, home: Path) -> None:
+    disk = replace(read_disk(tmp_path), free=20 * MIB)
+    trial = try_disk(disk, 100 * KIB, 64, 64)
+    assert isinstance(trial, DiskTrial)
+    assert trial.files * trial.chunk_bytes <= 0.05 * 20 * MIB
+    assert trial.write_threads <= trial.files
+
+
+def test_time_is_bounded(tmp_path: Path, home: Path) -> None:
+    trial = try_disk(read_disk(tmp_path), 4 * KIB, 1, 1, trial_bytes=8 * MIB, trial_s=0.02)
+    assert isinstance(trial, DiskTrial)
+    assert trial.files < 2048
+
+
+def test_too_little_space_is_told_and_nothing_is_made(tmp_path: Path, home: Path) -> None:
+    why = try_disk(replace(read_disk(tmp_path), free=MIB), MIB, 1, 1)
+    assert isinstance(why, str)
+    assert "too little" in why
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_cannot_be_made_is_told(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "file").touch()
+    why = try_disk(replace(read_disk(tmp_path), path=str(tmp_path / "file" / "kv")), 4 * KIB, 1, 1)
+    assert isinstance(why, str)
+    assert "cannot make a directory" in why
+
+
+def test_a_disk_that_fills_up_meanwhile_is_told_and_left_clean(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "kv"
+    place.mkdir()
+    marks: list[bool] = []
+
+    def full(self: object, file: Path) -> float:
+        marks.append((place / file.relative_to(place).parts[0] / MARK).is_file())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk_trial._Trial, "write", full)
+    why = try_disk(read_disk(place), 4 * KIB, 2, 2, trial_bytes=64 * KIB)
+    assert why == "writing there failed: No space left on device"
+    assert marks
+    assert all(marks)
+    assert list(place.iterdir()) == []
+
+
+def test_a_page_cache_that_cannot_be_gone_round_is_said(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_trial, "_direct", lambda directory: False)
+    trial = try_disk(read_disk(tmp_path), 4 * KIB, 1, 1, trial_bytes=64 * KIB)
+    assert isinstance(trial, DiskTrial)
+    assert not trial.direct
