@@ -11,7 +11,7 @@ from typing import Literal
 from kvbench.errors import InputError, Where
 from kvbench.spec.spelling import did_you_mean, nearest
 
-__all__ = ["DEFAULT_RULES", "DEFAULT_WORKLOAD", "Kind", "find", "shipped_names", "shipped_path"]
+__all__ = ["DEFAULT_RULES", "DEFAULT_WORKLOAD", "Kind", "find", "shipped_folder", "shipped_names", "shipped_path"]
 
 Kind = Literal["profile", "workload", "rules"]
 
@@ -22,9 +22,14 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _FOLDERS: dict[Kind, str] = {"profile": "profiles", "workload": "workloads", "rules": "profiles/rules"}
 
 
-def _folder(kind: Kind) -> Path:
+def shipped_folder(name: str) -> Path:
+    """The folder of that name among what comes with kvbench: `deploy`, `dashboards`."""
     wheel = _PACKAGE / "shipped"
-    return (wheel if wheel.is_dir() else _PACKAGE.parent) / _FOLDERS[kind]
+    return (wheel if wheel.is_dir() else _PACKAGE.parent) / name
+
+
+def _folder(kind: Kind) -> Path:
+    return shipped_folder(_FOLDERS[kind])
 
 
 def shipped_names(kind: Kind) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""The Grafana dashboards, one module each, made with Grafana's own SDK, which only making them anew needs."""
