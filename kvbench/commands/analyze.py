@@ -8,23 +8,26 @@ from typing import Annotated
 import typer
 
 from kvbench.commands.options import Json
-from kvbench.report.streams import print_document
+from kvbench.report.streams import people, print_document, say
 
 __all__ = ["EXAMPLES", "analyze"]
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\nkvbench analyze conversation_trace.jsonl\n\n"
-    "kvbench analyze trace.jsonl.gz --hierarchy device=1000,host=20000 --inclusion exclusive --json"
+    "kvbench analyze trace.jsonl.gz --hierarchy device=1000,host=20000 --inclusion exclusive --json\n\n"
+    "kvbench analyze trace.jsonl --model ./Qwen2.5-7B-Instruct --host-kv 512GiB --html analysis.html"
 )
 
 
 def analyze(
-    trace: Annotated[
-        Path, typer.Argument(metavar="TRACE", help="A trace with block ids; its format is recognised.")
-    ],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or the folder of a recorded run.")],
     format_: Annotated[
         str | None,
-        typer.Option("--format", help="mooncake, sessions, bailian, weka or azure.", show_default="recognised"),
+        typer.Option(
+            "--format",
+            help="mooncake, sessions, bailian, weka, azure, burstgpt, requests (OpenAI, vLLM) or kvbench (a run).",
+            show_default="recognised",
+        ),
     ] = None,
     block_tokens: Annotated[
         int | None,
@@ -53,15 +56,60 @@ def analyze(
         str | None,
         typer.Option("--ttl", metavar="1s,10s,...", help="Ages at which blocks go.", show_default="usual"),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="A model's directory, its config.json, or a known name.", show_default="Llama-3.1-8B"
+        ),
+    ] = None,
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")] = "auto",
+    device_kv: Annotated[
+        str | None, typer.Option("--device-kv", metavar="SIZE", help="KV on the device.", show_default="assumed")
+    ] = None,
+    host_kv: Annotated[
+        str | None, typer.Option("--host-kv", metavar="SIZE", help="A host tier.", show_default="assumed")
+    ] = None,
+    disk_kv: Annotated[
+        str | None, typer.Option("--disk-kv", metavar="SIZE", help="A disk tier.", show_default="assumed")
+    ] = None,
+    path: Annotated[
+        str | None,
+        typer.Option("--path", metavar="RATE", help="Host to device, such as 25GB/s.", show_default="assumed"),
+    ] = None,
+    disk_path: Annotated[
+        str | None, typer.Option("--disk-path", metavar="RATE", help="Reads from disk.", show_default="assumed")
+    ] = None,
+    prefill: Annotated[
+        str | None,
+        typer.Option("--prefill", metavar="RATE", help="Tokens computed, such as 20000/s.", show_default="assumed"),
+    ] = None,
+    bad_lines: Annotated[
+        int, typer.Option("--bad-lines", min=0, help="Leave out so many lines that cannot be read; then stop.")
+    ] = 100,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what reuse a trace has, and what caches and tiers of several sizes would serve of it."""
+    """Say what reuse a trace has, what caches and tiers would serve of it, and whether offload is worth a pilot."""
     from kvbench.plan.analysis import analyse
     from kvbench.plan.questions import make_question
+    from kvbench.plan.setting import Wishes, make_setting
+    from kvbench.workload.traces.bad_lines import BadLines
     from kvbench.workload.traces.reading import read_trace
 
-    question = make_question(tail=tail, capacities=capacities, hierarchy=hierarchy, inclusion=inclusion, ttl=ttl)
-    document = analyse(read_trace(trace, format_=format_, block_tokens=block_tokens), question)
+    setting = make_setting(Wishes(model, kv_dtype, device_kv, host_kv, disk_kv, path, disk_path, prefill))
+    question = make_question(
+        tail=tail, capacities=capacities, hierarchy=hierarchy, inclusion=inclusion, ttl=ttl, setting=setting
+    )
+    bad = BadLines(bad_lines)
+    document = analyse(read_trace(trace, format_=format_, block_tokens=block_tokens, bad_lines=bad), question)
+    document["skipped_lines"] = bad.document()
+    if html is not None:
+        from kvbench.report.trace_page import write_trace_page
+
+        write_trace_page(html, document)
+        say(people(), f"wrote {html}")
     if as_json:
         print_document(document)
         return

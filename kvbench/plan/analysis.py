@@ -1,19 +1,40 @@
-"""Everything that a trace's block identity tells, as one document, in the keys of the reference numbers."""
+"""Everything that a trace tells, as one document. The first keys are those of the reference numbers of traces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvbench.errors import InputError, Where
+import numpy as np
+
+from kvbench.plan.admission import admission
+from kvbench.plan.advice import advise, unknown_advice
+from kvbench.plan.bursts import burstiness
+from kvbench.plan.depths import depths_of
+from kvbench.plan.geometry import geometry_of
 from kvbench.plan.hierarchy import INCLUSIONS, Inclusion, hierarchy, usual_hierarchies
 from kvbench.plan.ideal import basic, ideal, reuse_time_s
-from kvbench.plan.lru import TTLS_S, arrival_depth, flat_stack_distance, lru_request_stream, ttl, usual_capacities
-from kvbench.plan.references import Tail, references
-from kvbench.plan.stack import arrival_depths
+from kvbench.plan.known_models import KNOWN_MODELS
+from kvbench.plan.lru import (
+    TTLS_S,
+    arrival_depth,
+    flat_stack_distance,
+    hit_curve,
+    lru_request_stream,
+    ttl,
+    usual_capacities,
+)
+from kvbench.plan.references import Tail
+from kvbench.plan.runs import Runs, runs_of
+from kvbench.plan.setting import Setting, make_setting
+from kvbench.plan.sharing import never_used_again, saved_tokens, sharing
+from kvbench.plan.sizing import HitCurve, bytes_of_models, needed
 from kvbench.workload.traces.trace import Trace
 
-__all__ = ["Question", "analyse"]
+__all__ = ["PLAYED_RUNS", "Question", "analyse"]
+
+PLAYED_RUNS = 60_000
+"""Tiers of which one sees what the other missed have to be played: some microseconds for each run and tier."""
 
 
 @dataclass(frozen=True)
@@ -25,40 +46,133 @@ class Question:
     capacities: tuple[int, ...] | None = None
     hierarchies: tuple[tuple[int, ...], ...] | None = None
     """Each the capacities of tiers, fastest first."""
-    inclusions: tuple[Inclusion, ...] = INCLUSIONS
+    inclusions: tuple[Inclusion, ...] | None = None
+    """None: all, but of a trace with more than `PLAYED_RUNS` those that need no playing."""
     ttls_s: Sequence[float] = TTLS_S
+    setting: Setting | None = None
+    """Model, sizes and paths that advice and bytes are about; None: the stated assumptions."""
 
 
 def analyse(trace: Trace, question: Question | None = None) -> dict[str, object]:
-    """The document. InputError when the trace says nothing about equal blocks."""
+    """The document. Of a trace that does not say which blocks are equal, what can be said."""
     question = question or Question()
     if not trace.has_identity:
-        raise InputError(
-            "this trace has arrivals and lengths only: it does not say which blocks are equal",
-            where=Where(trace.path),
-            do="analyse a trace with hash_ids, or replay this one as it is",
-        )
-    keep = references(trace, "keep")
-    tailed = keep if question.tail == "keep" else references(trace, question.tail)
-    counts = basic(trace, keep)
-    depths = arrival_depths(keep)
+        return _without_identity(trace)
+    runs = runs_of(trace)
+    keep, vllm = runs.under("keep"), runs.under("vllm")
+    keep_depths, vllm_depths = depths_of(keep), depths_of(vllm)
+    total_tokens = int(trace.input_tokens.sum())
+    counts = basic(trace, runs)
     unique = int(counts["unique_blocks"] or 0)
     capacities = question.capacities or usual_capacities(unique)
-    tiers = question.hierarchies if question.hierarchies is not None else usual_hierarchies(unique)
+    tailed = {"keep": keep, "vllm": vllm}.get(question.tail) or runs.under(question.tail)
+    tailed_depths = keep_depths if question.tail == "keep" else vllm_depths
     return {
         "file": trace.path.name,
         "format": trace.format,
         "block_size": trace.block_tokens,
         "basic": counts,
-        "ideal": ideal(trace),
-        "reuse_time_s": reuse_time_s(keep),
-        "flat_stack_distance": flat_stack_distance(keep, capacities),
-        "arrival_depth": arrival_depth(depths),
-        "lru_request_stream": lru_request_stream(trace, capacities, depths),
-        "ttl": ttl(tailed, question.ttls_s),
+        "ideal": ideal(trace, keep, vllm),
+        "reuse_time_s": reuse_time_s(trace, keep),
+        "flat_stack_distance": flat_stack_distance(keep, keep_depths, capacities),
+        "arrival_depth": arrival_depth(keep, keep_depths),
+        "lru_request_stream": lru_request_stream(trace, keep, keep_depths, vllm, vllm_depths, capacities),
+        "ttl": ttl(trace, tailed, question.ttls_s),
         "hierarchy": [
-            hierarchy(tailed, sizes, mode).document(question.tail)
-            for sizes in tiers
-            for mode in question.inclusions
+            hierarchy(tailed, tailed_depths, sizes, mode, total_tokens).document(question.tail)
+            for sizes in _tiers(question, unique)
+            for mode in _modes(question, keep)
+        ],
+        **_own(trace, question, runs, hit_curve(vllm, vllm_depths, total_tokens)),
+    }
+
+
+def _tiers(question: Question, unique_blocks: int) -> Sequence[tuple[int, ...]]:
+    return usual_hierarchies(unique_blocks) if question.hierarchies is None else question.hierarchies
+
+
+def _modes(question: Question, runs: Runs) -> Sequence[Inclusion]:
+    """Those that were asked for; of a large trace without being asked only those that need no playing."""
+    if question.inclusions is not None:
+        return question.inclusions
+    small = len(runs.runs) <= PLAYED_RUNS
+    return INCLUSIONS if small else tuple(mode for mode in INCLUSIONS if mode != "inclusive_filtered")
+
+
+def _own(trace: Trace, question: Question, runs: Runs, curve: HitCurve) -> dict[str, object]:
+    """Keys beyond the reference numbers; hits are leading whole blocks, the last token is computed."""
+    setting = question.setting or make_setting()
+    block_tokens = trace.block_tokens or 1
+    total_tokens = int(trace.input_tokens.sum())
+    never = never_used_again(runs)
+    sizes = needed(curve)
+    known = [geometry_of(config, name=name) for name, config in KNOWN_MODELS.items()]
+    others = [geometry for geometry in known if geometry.name != setting.geometry.name]
+    return {
+        "never_used_again": never,
+        "sharing": sharing(trace, runs, saved_tokens(runs)),
+        "burstiness": burstiness(trace),
+        "admission": admission(runs, total_tokens),
+        "needed": sizes,
+        "bytes_by_model": bytes_of_models(
+            [setting.geometry, *others],
+            block_tokens=block_tokens,
+            unique_blocks=int(never["of_blocks"] or 0),
+            sizes=sizes,
+            duration_s=trace.duration_s,
+        ),
+        "lru_curve": _curve_in_bytes(curve, setting, block_tokens),
+        "advice": advise(curve, setting, block_tokens).document(setting),
+        "unknown": list(_unknown(trace, question, runs)),
+    }
+
+
+def _unknown(trace: Trace, question: Question, runs: Runs) -> Iterator[str]:
+    if not np.any(trace.sessions >= 0):
+        yield "which requests belong to one session"
+    if len(_modes(question, runs)) < len(INCLUSIONS) and question.inclusions is None:
+        yield (
+            f"tiers of kind inclusive_filtered, which have to be played and take long beyond {PLAYED_RUNS:,} "
+            "references to prefixes (--inclusion inclusive_filtered asks for them)"
+        )
+
+
+def _curve_in_bytes(curve: HitCurve, setting: Setting, block_tokens: int) -> dict[str, object]:
+    """The whole curve in bytes of the setting's model, at capacities that are spread evenly on a log scale."""
+    largest = curve.blocks_for(1.0) or 1
+    sizes = np.unique(np.rint(np.geomspace(1, largest, 60)).astype(np.int64))
+    return {
+        "model": setting.geometry.name,
+        "points": [
+            {
+                "capacity_bytes": int(size) * setting.geometry.block_bytes(block_tokens),
+                "token_hit_rate": curve.share(int(size)),
+            }
+            for size in sizes
+        ],
+    }
+
+
+def _without_identity(trace: Trace) -> dict[str, object]:
+    """Arrivals and lengths, and what cannot be known."""
+    nothing = dict.fromkeys(
+        ("ideal", "reuse_time_s", "flat_stack_distance", "arrival_depth", "lru_request_stream", "ttl", "hierarchy")
+    )
+    return {
+        "file": trace.path.name,
+        "format": trace.format,
+        "block_size": None,
+        "basic": {
+            "requests": len(trace),
+            "input_tokens": int(trace.input_tokens.sum()),
+            "output_tokens": int(trace.output_tokens.sum()),
+            "duration_s": trace.duration_s,
+        },
+        **nothing,
+        "burstiness": burstiness(trace),
+        "advice": unknown_advice().document(None),
+        "unknown": [
+            "which blocks are equal, and so reuse, hits, tiers and who shares",
+            "which requests belong to one session",
         ],
     }

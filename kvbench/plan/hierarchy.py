@@ -6,18 +6,18 @@ each served by the fastest tier that holds it; then all its blocks are used, the
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvbench.plan.references import References, ratio, running_maximum
-from kvbench.plan.stack import NEVER, arrival_depths, stack_distances
-from kvbench.workload.traces.trace import Whole
+from kvbench.plan.depths import Depths
+from kvbench.plan.filtered import play_filtered
+from kvbench.plan.references import ratio, running_maximum
+from kvbench.plan.runs import Runs
+from kvbench.plan.stack import NEVER
 
 __all__ = ["INCLUSIONS", "Inclusion", "TierUse", "hierarchy", "usual_hierarchies"]
 
@@ -29,7 +29,6 @@ Inclusion = Literal["exclusive", "inclusive_touch_all", "inclusive_filtered"]
 INCLUSIONS: tuple[Inclusion, ...] = ("exclusive", "inclusive_touch_all", "inclusive_filtered")
 
 _USUAL_SHARES = ((0.01, 0.05), (0.01, 0.1), (0.02, 0.2), (0.05, 0.5), (0.01, 0.05, 0.3), (0.02, 0.1, 0.5))
-_Lru = OrderedDict[int, None]
 
 
 @dataclass(frozen=True)
@@ -68,111 +67,49 @@ def usual_hierarchies(unique_blocks: int) -> list[tuple[int, ...]]:
     return [tuple(max(1, int(unique_blocks * share)) for share in shares) for shares in _USUAL_SHARES]
 
 
-def hierarchy(refs: References, capacities: Sequence[int], mode: Inclusion) -> TierUse:
-    """Play all references through tiers of these capacities, fastest first."""
+def hierarchy(runs: Runs, depths: Depths, capacities: Sequence[int], mode: Inclusion, total_tokens: int) -> TierUse:
+    """Play all references through tiers of these capacities, fastest first. `depths` are those of `runs`."""
     sizes = tuple(capacities)
-    if mode == "inclusive_touch_all":
-        served, writes = _everywhere(refs, sizes)
+    if mode == "inclusive_filtered":
+        hit_blocks, hit_tokens, writes = play_filtered(runs, sizes)
     else:
-        served, writes = _played(refs, sizes, _use_exclusive if mode == "exclusive" else _use_filtered)
-    return TierUse(
-        capacities=sizes,
-        mode=mode,
-        hit_blocks=tuple(int(np.sum(served == tier)) for tier in range(len(sizes))),
-        hit_tokens=tuple(int(refs.tokens[served == tier].sum()) for tier in range(len(sizes))),
-        writes=tuple(writes),
-        total_blocks=len(served),
-        total_tokens=refs.total_tokens,
-    )
+        edges = _edges(sizes, mode)
+        hit_blocks, hit_tokens = _served(runs, depths, edges)
+        writes = _writes(depths, sizes, mode)
+    return TierUse(sizes, mode, tuple(hit_blocks), tuple(hit_tokens), tuple(writes), runs.blocks, total_tokens)
 
 
-_Served = NDArray[np.int8]
-"""The tier that served each reference, or -1."""
-_Use = Callable[[list[int], list[int], list[_Lru], Sequence[int], list[int]], None]
-"""Uses the blocks of a request, of which the leading ones were served by these tiers; counts writes."""
+def _edges(sizes: Sequence[int], mode: Inclusion) -> list[int]:
+    """A block that lies less deep than this in one stack of all touches is in this tier or a faster one.
+
+    Tiers that hand their oldest block to the next are one stack cut into pieces; those that see every touch are
+    stacks of their own, of which the largest so far tells.
+    """
+    return list(accumulate(sizes) if mode == "exclusive" else accumulate(sizes, max))
 
 
-def _everywhere(refs: References, sizes: Sequence[int]) -> tuple[_Served, list[int]]:
-    """Every tier is a plain LRU of all touches, so that stack distances tell all."""
-    depths = np.where(refs.can_hit, arrival_depths(refs), NEVER)
-    hits = running_maximum(refs, depths) < max(sizes)
-    served = np.full(len(depths), -1, np.int8)
-    for tier, size in reversed(list(enumerate(sizes))):
-        served[hits & (depths < size)] = tier
-    return served, _writes_of_lrus(refs, sizes)
+def _served(runs: Runs, depths: Depths, edges: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Blocks and tokens that each tier serves. Of a request, blocks hit up to the first that no tier holds."""
+    arrival = np.where(runs.can_hit, depths.arrival, NEVER)
+    worst = arrival if runs.chained else running_maximum(runs.requests, arrival)
+    near = np.flatnonzero(worst < edges[-1])
+    """Runs of which some tier serves a block."""
+    arrival, sizes, told = arrival[near], runs.sizes[near], runs.tokens[near]
+    reached = np.minimum(edges[-1] - worst[near], sizes)
+    blocks, tokens = [0], [0]
+    for edge in edges:
+        here = np.minimum(np.clip(edge - arrival, 0, sizes), reached)
+        blocks.append(int(here.sum()))
+        tokens.append(int(np.minimum(here * runs.block_tokens, told).sum()))
+    return np.diff(blocks).tolist(), np.diff(tokens).tolist()
 
 
-def _played(refs: References, sizes: Sequence[int], use: _Use) -> tuple[_Served, list[int]]:
-    """One reference after the other, where what a tier sees depends on the tiers before it."""
-    tiers: list[_Lru] = [OrderedDict() for _ in sizes]
-    writes = [0] * len(sizes)
-    flat, can_hit = refs.blocks.tolist(), refs.can_hit.tolist()
-    served = np.full(len(flat), -1, np.int8)
-    for start, end in pairwise(refs.offsets.tolist()):
-        path = flat[start:end]
-        by = _served_by(path, can_hit[start:end], tiers)
-        served[start : start + len(by)] = by
-        use(path, by, tiers, sizes, writes)
-    return served, writes
+def _writes(depths: Depths, sizes: Sequence[int], mode: Inclusion) -> list[int]:
+    """Blocks newly put in. A stack of C blocks takes one in at every touch that finds it C deep or deeper; what it
+    has taken in and no longer holds went to the next.
+    """
 
-
-def _served_by(path: list[int], can_hit: list[bool], tiers: list[_Lru]) -> list[int]:
-    """The tier of every leading block that some tier holds."""
-    by: list[int] = []
-    for block, allowed in zip(path, can_hit, strict=True):
-        if not allowed:
-            break
-        for number, tier in enumerate(tiers):
-            if block in tier:
-                by.append(number)
-                break
-        else:
-            break
-    return by
-
-
-def _use_exclusive(
-    path: list[int], by: list[int], tiers: list[_Lru], sizes: Sequence[int], writes: list[int]
-) -> None:
-    first, lower = tiers[0], tiers[1:]
-    for block in reversed(path):
-        if block in first:
-            first.move_to_end(block)
-            continue
-        for tier in lower:
-            if tier.pop(block, 0) is None:
-                break
-        victim = block
-        for number, tier in enumerate(tiers):
-            tier[victim] = None
-            writes[number] += 1
-            if len(tier) <= sizes[number]:
-                break
-            victim = tier.popitem(last=False)[0]
-
-
-def _use_filtered(
-    path: list[int], by: list[int], tiers: list[_Lru], sizes: Sequence[int], writes: list[int]
-) -> None:
-    for number, tier in enumerate(tiers):
-        size = sizes[number]
-        for index in range(len(path) - 1, -1, -1):
-            if index < len(by) and by[index] < number:
-                continue
-            block = path[index]
-            if block in tier:
-                tier.move_to_end(block)
-            else:
-                tier[block] = None
-                writes[number] += 1
-                if len(tier) > size:
-                    tier.popitem(last=False)
-
-
-def _writes_of_lrus(refs: References, sizes: Sequence[int]) -> list[int]:
-    """Misses of plain LRUs over the stream of touches, in which every request is reversed."""
-    ends = refs.offsets[1:][refs.requests]
-    order: Whole = np.empty(len(refs.blocks), np.int64)
-    order[refs.offsets[:-1][refs.requests] + ends - 1 - np.arange(len(order))] = np.arange(len(order))
-    distances = stack_distances(refs.blocks[order])
-    return [int(np.sum(distances >= size)) for size in sizes]
+    if mode == "inclusive_touch_all":
+        return [depths.missing(size) for size in sizes]
+    unique, upto = depths.missing(NEVER), list(accumulate(sizes))
+    return [depths.missing(upto[0]), *(depths.missing(size) - min(size, unique) for size in upto[:-1])]

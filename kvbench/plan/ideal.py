@@ -9,42 +9,52 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvbench.plan.references import References, leading, ratio, references
+from kvbench.plan.references import References, leading, ratio
+from kvbench.plan.runs import Runs
 from kvbench.plan.spread import percentiles
 from kvbench.workload.traces.trace import Floats, Trace, Whole
 
-__all__ = ["basic", "ideal", "ideal_hits", "last_use_s", "reuse_time_s"]
+__all__ = ["basic", "ideal", "ideal_hits", "reuse_time_s", "since_last_use_s"]
 
 TIME_DECIMALS = 6
 """Differences of times are rounded to a microsecond: below that they are rounding errors of the file's decimals."""
 
 
-def basic(trace: Trace, refs: References) -> dict[str, float | int | bool | None]:
-    """Counts. `refs` are those of the tail rule `keep`."""
-    uses = np.bincount(refs.blocks) if len(refs.blocks) else np.empty(0, np.int64)
-    unique, once = len(uses), int(np.sum(uses == 1))
-    top = np.sort(uses)[::-1][: max(1, unique // 100)]
+def basic(trace: Trace, runs: Runs) -> dict[str, float | int | bool | None]:
+    """Counts. `runs` are all of the trace."""
+    uses, sizes = np.bincount(runs.runs, minlength=runs.count), runs.run_sizes()
+    used = uses > 0
+    uses, sizes = uses[used], sizes[used]
+    unique, once, total = int(sizes.sum()), int(sizes[uses == 1].sum()), runs.blocks
     return {
         "requests": len(trace),
-        "total_refs": len(refs.blocks),
+        "total_refs": total,
         "unique_blocks": unique,
         "input_tokens": int(trace.input_tokens.sum()),
         "output_tokens": int(trace.output_tokens.sum()),
         "duration_s": trace.duration_s,
         "one_time_use_blocks": once,
         "one_time_use_share_of_unique": ratio(once, unique),
-        "one_time_use_share_of_refs": ratio(once, len(refs.blocks)),
-        "ideal_ref_hit_rate": None if not len(refs.blocks) else 1.0 - unique / len(refs.blocks),
-        "ids_prefix_chained": trace.is_chained(),
-        "requests_with_duplicate_ids": _with_duplicates(refs),
-        "max_blocks_per_request": int(refs.counts.max(initial=0)),
-        "top_1pct_blocks_share_of_refs": ratio(int(top.sum()), len(refs.blocks)),
+        "one_time_use_share_of_refs": ratio(once, total),
+        "ideal_ref_hit_rate": None if not total else 1.0 - unique / total,
+        "ids_prefix_chained": runs.chained,
+        "requests_with_duplicate_ids": 0 if runs.chained else _with_duplicates(runs),
+        "max_blocks_per_request": int(np.diff(trace.offsets).max(initial=0)),
+        "top_1pct_blocks_share_of_refs": ratio(_most_used(uses, sizes, max(1, unique // 100)), total),
     }
 
 
-def _with_duplicates(refs: References) -> int:
-    order = np.lexsort((refs.blocks, refs.requests))
-    blocks, requests = refs.blocks[order], refs.requests[order]
+def _most_used(uses: Whole, sizes: Whole, blocks: int) -> int:
+    """References to so many blocks, the most used ones."""
+    order = np.argsort(-uses, kind="stable")
+    before = np.concatenate(([0], np.cumsum(sizes[order])[:-1])) if len(order) else order
+    taken = np.clip(blocks - before, 0, sizes[order])
+    return int((taken * uses[order]).sum())
+
+
+def _with_duplicates(runs: Runs) -> int:
+    order = np.lexsort((runs.runs, runs.requests))
+    blocks, requests = runs.runs[order], runs.requests[order]
     twice = (blocks[1:] == blocks[:-1]) & (requests[1:] == requests[:-1])
     return len(np.unique(requests[1:][twice]))
 
@@ -58,54 +68,51 @@ def ideal_hits(refs: References) -> NDArray[np.bool_]:
     return leading(refs, first[refs.blocks] < refs.requests)
 
 
-def ideal(trace: Trace) -> dict[str, dict[str, float | int | None]]:
-    """An unlimited cache under each tail rule."""
-    return {tail: _ideal(references(trace, tail)) for tail in ("keep", "drop", "vllm")}
+def ideal(trace: Trace, keep: Runs, vllm: Runs) -> dict[str, dict[str, float | int | None]]:
+    """An unlimited cache under each tail rule, from the references under two of them."""
+    return {
+        "keep": _ideal(trace, keep, keep.last_request >= 0),
+        "drop": _ideal(trace, vllm, vllm.last_request >= 0),  # the same references, all of which can hit
+        "vllm": _ideal(trace, vllm, (vllm.last_request >= 0) & vllm.can_hit),
+    }
 
 
-def _ideal(refs: References) -> dict[str, float | int | None]:
-    hits = ideal_hits(refs)
-    per_request = np.bincount(refs.requests[hits], minlength=len(refs.times_s))
-    counts = refs.counts
+def _ideal(trace: Trace, runs: Runs, present: NDArray[np.bool_]) -> dict[str, float | int | None]:
+    hits = runs.leading(present)
+    count = len(trace)
+    per_request = np.bincount(runs.requests[hits], weights=runs.sizes[hits], minlength=count).astype(np.int64)
+    counts = np.bincount(runs.requests, weights=runs.sizes, minlength=count).astype(np.int64)
     named = counts > 0
     rates = per_request[named] / counts[named]
-    hit_blocks, hit_tokens = int(hits.sum()), int(refs.tokens[hits].sum())
+    hit_blocks, hit_tokens = int(runs.sizes[hits].sum()), int(runs.tokens[hits].sum())
+    total_tokens = int(trace.input_tokens.sum())
     return {
         "hit_blocks": hit_blocks,
-        "total_blocks": len(refs.blocks),
-        "block_hit_rate": ratio(hit_blocks, len(refs.blocks)),
+        "total_blocks": runs.blocks,
+        "block_hit_rate": ratio(hit_blocks, runs.blocks),
         "hit_tokens": hit_tokens,
-        "total_tokens": refs.total_tokens,
-        "token_hit_rate": ratio(hit_tokens, refs.total_tokens),
+        "total_tokens": total_tokens,
+        "token_hit_rate": ratio(hit_tokens, total_tokens),
         "mean_of_per_request_hit_rates": float(np.mean(rates)) if len(rates) else None,
         "requests_with_hit": int(np.sum(per_request > 0)),
         "requests_fully_hit": int(np.sum(named & (per_request == counts))),
     }
 
 
-def last_use_s(refs: References) -> Floats:
-    """Seconds since an earlier request last used the block, for every reference; infinite when none did."""
-    pairs, place = _pairs(refs)
-    blocks, requests = refs.blocks[pairs], refs.requests[pairs]
-    again = np.concatenate(([False], blocks[1:] == blocks[:-1])) if len(pairs) else np.zeros(0, bool)
-    since = np.full(len(pairs), np.inf)
-    later = np.flatnonzero(again)
-    since[later] = refs.times_s[requests[later]] - refs.times_s[requests[later - 1]]
-    return np.round(since, TIME_DECIMALS)[place]
+def since_last_use_s(trace: Trace, runs: Runs) -> Floats:
+    """Seconds since an earlier request last used each run; infinite when none did."""
+    last = runs.last_request
+    since = trace.times_s[runs.requests] - trace.times_s[np.maximum(last, 0)]
+    return np.where(last >= 0, np.round(since, TIME_DECIMALS), np.inf)
 
 
-def reuse_time_s(refs: References) -> dict[str, float | int]:
+def reuse_time_s(trace: Trace, runs: Runs) -> dict[str, float | int]:
     """Seconds between requests that use the same block one after the other; once per request and block."""
-    pairs, place = _pairs(refs)
-    since = np.empty(len(pairs))
-    since[place] = last_use_s(refs)
-    return percentiles(since[np.isfinite(since)])
-
-
-def _pairs(refs: References) -> tuple[Whole, Whole]:
-    """One reference of every (block, request), by block and then request, and which of them each reference is."""
-    if not len(refs.blocks):
-        return refs.blocks, refs.blocks
-    keys = refs.blocks * len(refs.times_s) + refs.requests
-    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-    return first, place.reshape(-1)
+    since = since_last_use_s(trace, runs)
+    again = np.isfinite(since)
+    if not runs.chained:  # a request may have a block twice
+        pairs = runs.requests * (runs.count + 1) + runs.runs
+        first = np.zeros(len(pairs), bool)
+        first[np.unique(pairs, return_index=True)[1]] = True
+        again &= first
+    return percentiles(since[again], runs.sizes[again])

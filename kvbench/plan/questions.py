@@ -9,6 +9,7 @@ from kvbench.plan.analysis import Question
 from kvbench.plan.hierarchy import INCLUSIONS, Inclusion
 from kvbench.plan.lru import TTLS_S
 from kvbench.plan.references import Tail
+from kvbench.plan.setting import Setting
 from kvbench.spec.quantity import parse_quantity
 from kvbench.spec.spelling import did_you_mean
 
@@ -21,12 +22,18 @@ _LARGEST = 2**40
 
 
 def make_question(
-    *, tail: str, capacities: str | None, hierarchy: str | None, inclusion: str | None, ttl: str | None
+    *,
+    tail: str,
+    capacities: str | None,
+    hierarchy: str | None,
+    inclusion: str | None,
+    ttl: str | None,
+    setting: Setting | None = None,
 ) -> Question:
     """The question; None: not asked for. InputError names the option at fault."""
     tails: dict[str, Tail] = {name: name for name in get_args(Tail)}
     inclusions: dict[str, Inclusion] = {name: name for name in INCLUSIONS}
-    chosen = (_choice("--inclusion", inclusion, inclusions),) if inclusion is not None else INCLUSIONS
+    chosen = None if inclusion is None else (_choice("--inclusion", inclusion, inclusions),)
     return Question(
         tail=_choice("--tail", tail, tails),
         capacities=None
@@ -35,6 +42,7 @@ def make_question(
         hierarchies=None if hierarchy is None else (_tiers(hierarchy),),
         inclusions=chosen,
         ttls_s=TTLS_S if ttl is None else tuple(_seconds(part) for part in _parts(ttl)),
+        setting=setting,
     )
 
 

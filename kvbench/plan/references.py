@@ -82,9 +82,9 @@ def leading(refs: References, present: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return hits
 
 
-def running_maximum(refs: References, values: Whole) -> Whole:
-    """The largest value so far within each request; values from 0 to below 2**40."""
-    return np.maximum.accumulate((refs.requests << 40) | values) & ((1 << 40) - 1)
+def running_maximum(requests: Whole, values: Whole) -> Whole:
+    """The largest value so far within each request; values from 0 to below 2**40, `requests` ascending."""
+    return np.maximum.accumulate((requests << 40) | values) & ((1 << 40) - 1)
 
 
 def ratio(part: int | float, whole: int | float) -> float | None:

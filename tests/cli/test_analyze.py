@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -82,8 +84,12 @@ def test_a_trace_without_identity_says_so(tmp_path: Path) -> None:
     path = tmp_path / "azure.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,480,10\n")
     answer = kvbench_here("analyze", path)
-    assert answer.code == 2
-    assert "does not say which blocks are equal" in answer.text
+    assert answer.code == 0
+    assert "Pilot: unknown" in answer.out
+    assert "not known from this trace: which blocks are equal" in answer.out
+    document = json.loads(kvbench_here("analyze", path, "--json").out)
+    assert document["basic"]["input_tokens"] == 480
+    assert document["ideal"] is None
 
 
 def test_a_dry_run_shows_the_reuse_of_a_replay(trace: Path, tmp_path: Path) -> None:
@@ -101,3 +107,58 @@ def test_a_dry_run_shows_the_reuse_of_a_replay(trace: Path, tmp_path: Path) -> N
     assert (replay["reuse"]["ideal_hit_blocks"], replay["reuse"]["total_blocks"]) == (10, 18)
     assert json.loads(answer.out)["schedule"]["ideal_reuse_share"] == pytest.approx(8 / 18)
     assert "reuse at the trace's own blocks: 55.6% of 18 whole blocks" in kvbench_here("compare", *arms).out
+
+
+def test_a_page_needs_nothing_else_and_shows_no_markup_of_a_file(trace: Path, tmp_path: Path) -> None:
+    hostile = tmp_path / "<img src=x onerror=alert(1)>.jsonl"
+    hostile.write_text(trace.read_text())
+    page = tmp_path / "page.html"
+    answer = kvbench_here("analyze", hostile, "--html", page, "--json")
+    assert answer.code == 0, answer.text
+    assert json.loads(answer.out)["advice"]["pilot"] in ("yes", "no")
+    text = page.read_text()
+    assert "<img" not in text
+    assert "&lt;img" in text
+    assert "<script" not in text
+    assert "default-src 'none'" in text
+    assert not re.search(r"(src|href)=\"(?!#|data:)", text), "nothing is fetched"
+    assert text.count('class="chart"') == 2
+    assert kvbench_here("analyze", trace, "--html", tmp_path / "none" / "page.html").code == 2
+
+
+def test_equal_hierarchies_are_shown_once(trace: Path) -> None:
+    shown = [line for line in kvbench_here("analyze", trace).out.splitlines() if "exclusive" in line]
+    assert len(shown) == len(set(shown)) == 4, "1 + 1, 1 + 4, 1 + 1 + 2 and 1 + 1 + 4 blocks"
+
+
+def test_people_read_who_shares_and_whether_a_pilot_is_worth_it(trace: Path) -> None:
+    out = kvbench_here("analyze", trace, "--host-kv", "1GiB", env={"COLUMNS": "160"}).out
+    for part in (
+        "Pilot: no",
+        "Who shares",
+        "Prefixes that save most",
+        "store_threshold",
+        "Llama-3.1-8B",
+        "Assumed",
+    ):
+        assert part in out
+    assert "host tier" not in out.split("Assumed")[1], "what the user says is no assumption"
+
+
+def test_tiers_that_take_long_to_play_are_left_out_of_a_large_trace_unless_asked_for(trace: Path) -> None:
+    with mock.patch("kvbench.plan.analysis.PLAYED_RUNS", 1):
+        document = json.loads(kvbench_here("analyze", trace, "--json").out)
+        asked = json.loads(kvbench_here("analyze", trace, "--inclusion", "inclusive_filtered", "--json").out)
+    assert {entry["mode"] for entry in document["hierarchy"]} == {"exclusive", "inclusive_touch_all"}
+    assert any("inclusive_filtered" in missing for missing in document["unknown"])
+    assert {entry["mode"] for entry in asked["hierarchy"]} == {"inclusive_filtered"}
+
+
+def test_bad_lines_are_told_and_left_out(trace: Path) -> None:
+    trace.write_text("what is this\n" + trace.read_text())
+    document = json.loads(kvbench_here("analyze", trace, "--json").out)
+    assert document["basic"]["requests"] == 6
+    assert document["skipped_lines"]["count"] == 1
+    assert document["skipped_lines"]["first"][0]["line"] == 1
+    assert "1 lines could not be read" in kvbench_here("analyze", trace, env={"COLUMNS": "200"}).out
+    assert kvbench_here("analyze", trace, "--bad-lines", "0").code == 2

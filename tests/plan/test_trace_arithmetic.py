@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.errors import Where
+from kvbench.plan.depths import depths_of
 from kvbench.plan.hierarchy import INCLUSIONS, hierarchy
 from kvbench.plan.ideal import ideal, reuse_time_s
 from kvbench.plan.lru import flat_stack_distance, lru_request_stream, ttl, usual_capacities
-from kvbench.plan.references import references
-from kvbench.plan.stack import NEVER, arrival_depths, count_greater, stack_distances
-from kvbench.workload.traces.trace import Columns, Record, Trace
+from kvbench.plan.runs import Runs, runs_of
+from kvbench.plan.stack import NEVER, stack_distances, sum_greater
+from kvbench.workload.traces.trace import Columns, Record, Trace, Whole
 
 SIZE = 4
 
@@ -43,6 +45,37 @@ def made(rows: list[tuple[float, list[int], int]]) -> Trace:
     return trace_of(*((at, max(0, len(path) * SIZE - less), path) for at, path, less in rows))
 
 
+def chained(rows: list[tuple[float, list[int], int]]) -> Trace:
+    """The same prompts, with ids that stand for everything before them."""
+    return trace_of(
+        *(
+            (at, max(0, len(path) * SIZE - less), [hash(tuple(path[: n + 1])) for n in range(len(path))])
+            for at, path, less in rows
+        )
+    )
+
+
+kinds = st.sampled_from([made, chained])
+
+
+def streams(trace: Trace, capacities: list[int]) -> dict:
+    keep, vllm = runs_of(trace).under("keep"), runs_of(trace).under("vllm")
+    return lru_request_stream(trace, keep, depths_of(keep), vllm, depths_of(vllm), capacities)
+
+
+def ideals(trace: Trace) -> dict:
+    return ideal(trace, runs_of(trace).under("keep"), runs_of(trace).under("vllm"))
+
+
+def each_block(runs: Runs, depths: Whole, *, rising: bool) -> list[int]:
+    """From runs to blocks."""
+    return [
+        depth + place * (rising and depth < NEVER)
+        for depth, size in zip(depths.tolist(), runs.sizes.tolist(), strict=True)
+        for place in range(size)
+    ]
+
+
 def paths(trace: Trace, tail: str) -> list[list[tuple[int, bool]]]:
     """Of each request the blocks that count, and whether each may hit."""
     found = []
@@ -56,11 +89,11 @@ def paths(trace: Trace, tail: str) -> list[list[tuple[int, bool]]]:
 
 
 def test_counted_by_hand() -> None:
-    keep = ideal(TINY)["keep"]
+    keep = ideals(TINY)["keep"]
     assert (keep["hit_blocks"], keep["total_blocks"]) == (10, 18)
-    points = lru_request_stream(TINY, range(1, 7))["keep_all"]["points"]
+    points = streams(TINY, range(1, 7))["keep_all"]["points"]
     assert [point["hit_blocks"] for point in points] == [3, 6, 6, 8, 9, 10]
-    assert reuse_time_s(references(TINY))["p50"] == 20.0
+    assert reuse_time_s(TINY, runs_of(TINY))["p50"] == 20.0
 
 
 @settings(max_examples=60, deadline=None)
@@ -71,8 +104,12 @@ def test_counted_by_hand() -> None:
 def test_counting_the_greater_ones(values: list[int], queries: list[tuple[int, int]]) -> None:
     ends = [min(end, len(values)) for end, _ in queries]
     thresholds = [threshold for _, threshold in queries]
-    found = count_greater(np.array(values, np.int64), np.array(ends, np.int64), np.array(thresholds, np.int64))
+    counted = (np.array(values, np.int64), np.array(ends, np.int64), np.array(thresholds, np.int64))
+    found = sum_greater(counted[0], None, *counted[1:])
     assert found.tolist() == [sum(v > t for v in values[:end]) for end, t in zip(ends, thresholds, strict=True)]
+    weighed = sum_greater(counted[0], 3 * counted[0] + 1, *counted[1:])
+    slow = [sum(3 * v + 1 for v in values[:end] if v > t) for end, t in zip(ends, thresholds, strict=True)]
+    assert weighed.tolist() == slow
 
 
 @settings(max_examples=80, deadline=None)
@@ -86,9 +123,9 @@ def test_stack_distances_are_distinct_others_since_the_last_touch(stream: list[i
 
 
 @settings(max_examples=80, deadline=None)
-@given(rows=requests, capacity=st.integers(1, 10), tail=st.sampled_from(["keep", "vllm"]))
-def test_every_lru_hits_what_a_simulated_one_hits(rows: list, capacity: int, tail: str) -> None:
-    trace = made(rows)
+@given(make=kinds, rows=requests, capacity=st.integers(1, 10), tail=st.sampled_from(["keep", "vllm"]))
+def test_every_lru_hits_what_a_simulated_one_hits(make: Callable, rows: list, capacity: int, tail: str) -> None:
+    trace = make(rows)
     cache: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for path in paths(trace, tail):
@@ -102,14 +139,14 @@ def test_every_lru_hits_what_a_simulated_one_hits(rows: list, capacity: int, tai
         while len(cache) > capacity:
             cache.popitem(last=False)
     name = "keep_all" if tail == "keep" else "vllm_all"
-    assert lru_request_stream(trace, [capacity])[name]["points"][0]["hit_blocks"] == hits
+    assert streams(trace, [capacity])[name]["points"][0]["hit_blocks"] == hits
 
 
 @settings(max_examples=60, deadline=None)
-@given(rows=requests)
-def test_the_depth_on_arrival_is_the_place_in_the_stack_before_the_request(rows: list) -> None:
-    trace = made(rows)
-    refs = references(trace)
+@given(make=kinds, rows=requests)
+def test_the_depth_on_arrival_is_the_place_in_the_stack_before_the_request(make: Callable, rows: list) -> None:
+    trace = make(rows)
+    runs = runs_of(trace)
     stack: list[int] = []
     slow = []
     for path in paths(trace, "keep"):
@@ -118,13 +155,13 @@ def test_the_depth_on_arrival_is_the_place_in_the_stack_before_the_request(rows:
             if block in stack:
                 stack.remove(block)
             stack.insert(0, block)
-    assert arrival_depths(refs).tolist() == slow
+    assert each_block(runs, depths_of(runs).arrival, rising=True) == slow
 
 
 @settings(max_examples=60, deadline=None)
-@given(rows=requests, limit=st.integers(0, 40), tail=st.sampled_from(["keep", "drop", "vllm"]))
-def test_a_ttl_serves_what_was_used_recently_enough(rows: list, limit: int, tail: str) -> None:
-    trace = made(rows)
+@given(make=kinds, rows=requests, limit=st.integers(0, 40), tail=st.sampled_from(["keep", "drop", "vllm"]))
+def test_a_ttl_serves_what_was_used_recently_enough(make: Callable, rows: list, limit: int, tail: str) -> None:
+    trace = make(rows)
     used: dict[int, float] = {}
     hits = total = 0
     for index, path in enumerate(paths(trace, tail)):
@@ -135,7 +172,7 @@ def test_a_ttl_serves_what_was_used_recently_enough(rows: list, limit: int, tail
                 break
             hits += 1
         used |= {block: now for block, _ in path}
-    rate = ttl(references(trace, tail), [limit])[0]["block_hit_rate"]
+    rate = ttl(trace, runs_of(trace).under(tail), [limit])[0]["block_hit_rate"]
     assert rate == (hits / total if total else None)
 
 
@@ -182,19 +219,22 @@ def simulated(trace: Trace, sizes: list[int], mode: str, tail: str) -> tuple[lis
 
 @settings(max_examples=120, deadline=None)
 @given(
+    make=kinds,
     rows=requests,
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3),
     mode=st.sampled_from(INCLUSIONS),
     tail=st.sampled_from(["keep", "drop", "vllm"]),
 )
-def test_tiers_do_what_simulated_ones_do(rows: list, sizes: list[int], mode: str, tail: str) -> None:
-    trace = made(rows)
-    use = hierarchy(references(trace, tail), sizes, mode)
+def test_tiers_do_what_simulated_ones_do(make: Callable, rows: list, sizes: list, mode: str, tail: str) -> None:
+    trace = make(rows)
+    runs = runs_of(trace).under(tail)
+    use = hierarchy(runs, depths_of(runs), sizes, mode, int(trace.input_tokens.sum()))
     assert (list(use.hit_blocks), list(use.writes)) == simulated(trace, sizes, mode, tail)
 
 
 def test_flat_distances_and_capacities_of_a_trace() -> None:
-    flat = flat_stack_distance(references(TINY), [1, 2, 6])
+    runs = runs_of(TINY)
+    flat = flat_stack_distance(runs, depths_of(runs), [1, 2, 6])
     assert [point["hits"] for point in flat["lru"]] == [0, 2, 10]
     assert usual_capacities(8) == (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -202,7 +242,7 @@ def test_flat_distances_and_capacities_of_a_trace() -> None:
 @pytest.mark.parametrize("rows", [[(0.0, [], 0)], [(0.0, [1], 3), (1.0, [], 0)]])
 def test_requests_without_blocks_count_as_nothing(rows: list) -> None:
     trace = made(rows)
-    for rule in ideal(trace).values():
+    for rule in ideals(trace).values():
         assert rule["hit_blocks"] == 0
         assert rule["requests_fully_hit"] == 0
-    assert reuse_time_s(references(trace)) == {"n": 0}
+    assert reuse_time_s(trace, runs_of(trace)) == {"n": 0}

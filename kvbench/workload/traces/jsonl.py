@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
+from typing import IO
 
 from kvbench.errors import InputError, Where
+from kvbench.workload.traces.at_once import add_at_once
+from kvbench.workload.traces.bad_lines import BadLines
 from kvbench.workload.traces.fields import (
     Json,
     block_ids,
@@ -20,16 +23,40 @@ from kvbench.workload.traces.trace import Columns, Record
 __all__ = ["READERS", "read_lines"]
 
 
-def read_lines(lines: Iterable[bytes], path: Path, columns: Columns, read: Callable[[Json, Where], Record]) -> None:
-    """Add every record of the file, line by line. Blank lines are skipped; InputError names the line at fault."""
-    for line_number, line in enumerate(lines, start=1):
+_CHUNK_BYTES = 16 << 20
+
+
+def read_lines(
+    stream: IO[bytes], path: Path, columns: Columns, read: Callable[[Json, Where], Record], bad: BadLines
+) -> None:
+    """Add every record of the file. Blank lines are skipped; InputError names the line at fault.
+
+    Many lines are parsed at once where all of them are as they should be; where any is not, one after the other.
+    """
+    line_number = 1
+    while lines := stream.readlines(_CHUNK_BYTES):
+        if not add_at_once(lines, columns, sessions=read is _sessions, chats=read is _bailian):
+            _one_by_one(lines, line_number, path, columns, read, bad)
+        line_number += len(lines)
+
+
+def _one_by_one(
+    lines: Iterable[bytes],
+    first: int,
+    path: Path,
+    columns: Columns,
+    read: Callable[[Json, Where], Record],
+    bad: BadLines,
+) -> None:
+    for line_number, line in enumerate(lines, start=first):
         if line.isspace():
             continue
         where = Where(path, line_number)
-        record = parse_json(line, where)
-        if not isinstance(record, dict):
-            raise InputError("expected a JSON object", where=where)
-        columns.add(read(record, where), where)
+        with bad.skipping():
+            record = parse_json(line, where)
+            if not isinstance(record, dict):
+                raise InputError("expected a JSON object", where=where)
+            columns.add(read(record, where), where)
 
 
 def _mooncake(record: Json, where: Where) -> Record:

@@ -1,52 +1,71 @@
-"""Opens a trace file, tells its format from its content, and reads it line by line. Gzip is recognised as well."""
+"""Reads a trace: tells its format from its content, then line by line or, a recorded run, from its schedule."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import IO, cast
 
 from kvbench.errors import InputError, Where
-from kvbench.workload.traces import azure, weka
+from kvbench.workload.traces import lengths_only, recorded_run, request_log, weka
+from kvbench.workload.traces.bad_lines import BadLines
 from kvbench.workload.traces.block_size import infer_block_tokens
 from kvbench.workload.traces.fields import parse_json
 from kvbench.workload.traces.jsonl import READERS, read_lines
+from kvbench.workload.traces.opening import opened
 from kvbench.workload.traces.trace import Columns, Trace
 
 __all__ = ["FORMATS", "read_trace"]
 
-FORMATS = ("mooncake", "sessions", "bailian", "weka", "azure")
-"""`sessions` is Mooncake's form with a `session_id`: LMCache's ids, flattened WEKA files, generators."""
+FORMATS = ("mooncake", "sessions", "bailian", "weka", "azure", "burstgpt", "requests", "kvbench")
+"""`sessions` is Mooncake's form with a `session_id`: LMCache's ids, flattened WEKA files, generators. `requests`
+are logs as of OpenAI's and vLLM's servers: messages, texts or token ids. `kvbench` is a recorded run.
+"""
 
-_OTHER_NAMES = {"lmcache": "sessions", "weka-overlay": "sessions", "weka-native": "weka", "qwen-bailian": "bailian"}
-_GZIP = b"\x1f\x8b"
-_HEAD_BYTES = 4096
+_OTHER_NAMES = {
+    "lmcache": "sessions",
+    "weka-overlay": "sessions",
+    "weka-native": "weka",
+    "qwen-bailian": "bailian",
+    "openai": "requests",
+    "vllm": "requests",
+}
+_HEAD_LINES = 20
+"""Lines in which a format is looked for, where bad ones may be skipped."""
 
 
-def read_trace(path: Path, *, format_: str | None = None, block_tokens: int | None = None) -> Trace:
+def read_trace(
+    path: Path, *, format_: str | None = None, block_tokens: int | None = None, bad_lines: BadLines | None = None
+) -> Trace:
     """The whole trace in columns.
 
     `format_` is one of `FORMATS` (None: told from the content); `block_tokens` is the size of the block that an id
-    stands for (None: the file says, or it follows from the lengths). InputError names file and line.
+    stands for, or that contents are cut into (None: the file says, or it follows from the lengths). As many bad
+    lines as `bad_lines` allows are left out and noted there, else the first is an InputError with file and line.
     """
+    bad = bad_lines or BadLines()
+    chosen = _chosen(format_, path)
+    if path.is_dir() or chosen == "kvbench":
+        return _some(recorded_run.read_run(path, block_tokens), bad)
+    if chosen is None:
+        with opened(path) as stream:
+            chosen = _detected(stream, path, bad)
     columns = Columns(path)
-    with _opened(path) as stream:
-        chosen = _chosen(format_, path) or _detected(stream, path)
+    with opened(path) as stream:
         said = None
         unit_s = 1.0
         if chosen == "weka":
             said = weka.read_document(stream.read(), path, columns)
-        elif chosen == "azure":
-            azure.read_rows(stream, path, columns)
+        elif chosen in lengths_only.LAYOUTS:
+            lengths_only.read_rows(stream, path, columns, lengths_only.LAYOUTS[chosen], bad)
+        elif chosen == "requests":
+            said = block_tokens or request_log.BLOCK_TOKENS
+            request_log.read_requests(stream, path, columns, said, bad)
         else:
             reader, unit_s = READERS[chosen]
-            read_lines(stream, path, columns, reader)
-    trace = columns.trace(chosen, unit_s, block_tokens or said)
-    if not len(trace):
-        raise InputError("no requests in this trace", where=Where(path))
+            read_lines(stream, path, columns, reader, bad)
+    trace = _some(columns.trace(chosen, unit_s, block_tokens or said), bad)
     if len(trace.blocks) == 0 or trace.block_tokens is not None:
         return trace
     found = infer_block_tokens(trace.input_tokens, trace.offsets[1:] - trace.offsets[:-1])
@@ -56,21 +75,16 @@ def read_trace(path: Path, *, format_: str | None = None, block_tokens: int | No
             where=Where(path),
             do="say it: block_tokens: 512 beside path in a workload, --block-tokens 512 on the command line",
         )
-    return columns.trace(chosen, unit_s, found)
+    return replace(trace, block_tokens=found)
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, decompressed; whatever the system says about reading becomes an InputError."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(len(_GZIP)) == _GZIP
-            file.seek(0)
-            yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if packed else file
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise InputError("the compressed file is damaged or cut short", where=Where(path)) from None
-    except OSError as error:
-        raise InputError(f"this trace cannot be read: {error.strerror or error}", where=Where(path)) from None
+def _some(trace: Trace, bad: BadLines) -> Trace:
+    if len(trace):
+        return trace
+    if bad.first:
+        line, what = bad.first[0]
+        raise InputError(f"no request in this trace can be read: {what}", where=Where(trace.path, line))
+    raise InputError("no requests in this trace", where=Where(trace.path))
 
 
 def _chosen(format_: str | None, path: Path) -> str | None:
@@ -84,29 +98,36 @@ def _chosen(format_: str | None, path: Path) -> str | None:
     return name
 
 
-def _detected(stream: IO[bytes], path: Path) -> str:
-    """From the first line that says something; the stream is back at its start afterwards."""
-    head = stream.read(_HEAD_BYTES)
-    stream.seek(0)
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(azure.HEADER[0].encode()):
-        return "azure"
-    for line_number, line in enumerate(stream, start=1):
+def _detected(stream: Iterable[bytes], path: Path, bad: BadLines) -> str:
+    """From the first line that says something; where bad lines may be skipped, from one of the first."""
+    refused: InputError | None = None
+    for line_number, line in enumerate(islice(stream, _HEAD_LINES if bad.limit else None), start=1):
         if line.isspace():
             continue
-        name = _format_of_line(line, Where(path, line_number))
-        stream.seek(0)
-        return name
-    raise InputError("this trace is empty", where=Where(path))
+        try:
+            return _format_of_line(line, Where(path, line_number))
+        except InputError as error:
+            refused = refused or error
+            if not bad.limit:
+                break
+    raise refused or InputError("this trace is empty", where=Where(path))
 
 
 def _format_of_line(line: bytes, where: Where) -> str:
+    table = lengths_only.layout_of(line)
+    if table is not None:
+        return table
     if line.strip() == b"{" or (b'"requests"' in line and b'"block_size"' in line):
         return "weka"
     record = parse_json(line, where)
-    if isinstance(record, dict) and "timestamp" in record:
+    if isinstance(record, dict) and "timestamp" in record and "hash_ids" in record:
         if "parent_chat_id" in record:
             return "bailian"
         return "sessions" if "session_id" in record else "mooncake"
+    if isinstance(record, dict) and request_log.looks_like(record):
+        return "requests"
+    if isinstance(record, dict) and "timestamp" in record:
+        return "mooncake"  # which then says what it lacks
     raise InputError(
         "this is no trace in a format that is known",
         where=where,

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.errors import InputError, Where
 
-__all__ = ["MOST_TOKENS", "Columns", "Floats", "Record", "Trace", "Whole"]
+__all__ = ["MOST_TOKENS", "SMALLEST_ID", "Columns", "Floats", "Record", "Rows", "Trace", "Whole"]
 
 Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MOST_TOKENS = 100_000_000
 """A longer request is a slip: no model reads a tenth of it."""
+
+
+SMALLEST_ID = -(1 << 62) + 1
+_NAMED = SMALLEST_ID - 1
+_BEYOND = 1 << 63
+_SMALL_TABLE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,24 @@ class Record:
     """The kind of request or the model, where the file says."""
     think_s: float | None = None
     """The client's pause between the end of the previous turn and this request."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Many records as columns. An empty list stands for nothing in every row."""
+
+    times: Floats
+    input_tokens: Whole
+    output_tokens: Whole
+    counts: Whole
+    """Block ids of each."""
+    blocks: Whole
+    """Ids of all, one after the other; none is below `SMALLEST_ID`."""
+    sessions: Sequence[Hashable] = ()
+    chats: Sequence[Hashable] = ()
+    parents: Sequence[Hashable] = ()
+    labels: Sequence[str | None] = ()
+    pauses: Sequence[float | None] = ()
 
 
 @dataclass(frozen=True)
@@ -125,10 +150,16 @@ class Columns:
     _think: array[float] = field(default_factory=lambda: array("d"))
     _labels: list[str | None] = field(default_factory=list)
     _parents: list[Hashable] = field(default_factory=list)
-    _block_numbers: dict[int | str, int] = field(default_factory=dict)
+    _block_names: dict[int | str, int] = field(default_factory=dict)
+    """Numbers for what is no plain number: from `_NAMED` downwards."""
     _session_numbers: dict[Hashable, int] = field(default_factory=dict)
     _label_texts: dict[str, str] = field(default_factory=dict)
     _chats: dict[Hashable, int] = field(default_factory=dict)
+
+    @property
+    def chats(self) -> Mapping[Hashable, int]:
+        """Rows by the name that their file gives them."""
+        return self._chats
 
     def add(self, record: Record, where: Where) -> None:
         """Append one record; InputError at `where` when its values cannot be."""
@@ -141,9 +172,47 @@ class Columns:
             raise InputError(f"another request has the chat id {record.chat!r}", where=where)
         if record.chat is not None:
             self._chats[record.chat] = len(self._times)
-        numbers = self._block_numbers
-        self._blocks.extend([numbers.setdefault(id_, len(numbers)) for id_ in record.blocks])
+        self._blocks.extend(self._plain(record.blocks))
         self._ends.append(len(self._blocks))
+        self._row(record)
+
+    def add_rows(self, rows: Rows) -> None:
+        """Append many records at once that are known to be right."""
+        count, first = len(rows.times), len(self._times)
+        ends = len(self._blocks) + np.cumsum(rows.counts, dtype=np.int64)
+        self._blocks.frombytes(np.ascontiguousarray(rows.blocks, np.int64).tobytes())
+        self._ends.frombytes(ends.tobytes())
+        self._times.frombytes(np.ascontiguousarray(rows.times, np.float64).tobytes())
+        self._input.frombytes(np.ascontiguousarray(rows.input_tokens, np.int64).tobytes())
+        self._output.frombytes(np.ascontiguousarray(rows.output_tokens, np.int64).tobytes())
+        sessions, texts = self._session_numbers, self._label_texts
+        self._sessions.extend(
+            [-1 if name is None else sessions.setdefault(name, len(sessions)) for name in rows.sessions]
+            or [-1] * count
+        )
+        self._think.extend([math.nan if pause is None else pause for pause in rows.pauses] or [math.nan] * count)
+        self._labels.extend(
+            [None if label is None else texts.setdefault(label, label) for label in rows.labels] or [None] * count
+        )
+        self._chats.update((chat, first + place) for place, chat in enumerate(rows.chats) if chat is not None)
+        self._parents.extend(rows.parents or [None] * count)
+
+    def _plain(self, blocks: Sequence[int | str]) -> array[int]:
+        """Ids as numbers; texts, and numbers that no column holds, get one of their own."""
+        try:
+            plain = array("q", cast("Sequence[int]", blocks))  # of texts TypeError
+            if not plain or min(plain) > _NAMED:
+                return plain
+        except (TypeError, OverflowError):
+            pass  # then one by one
+        return array("q", [self._number_of(id_) for id_ in blocks])
+
+    def _number_of(self, id_: int | str) -> int:
+        if isinstance(id_, int) and _NAMED < id_ < _BEYOND:
+            return id_
+        return _NAMED - self._block_names.setdefault(id_, len(self._block_names))
+
+    def _row(self, record: Record) -> None:
         self._times.append(record.time)
         self._input.append(record.input_tokens)
         self._output.append(record.output_tokens)
@@ -153,18 +222,17 @@ class Columns:
         self._labels.append(
             None if record.label is None else self._label_texts.setdefault(record.label, record.label)
         )
-        if self._chats:
-            self._parents.append(record.parent)
+        self._parents.append(record.parent)
 
     def trace(self, format_: str, unit_s: float, block_tokens: int | None) -> Trace:
         """The trace; `unit_s` is how many seconds a unit of the file's times is, such as 1e-3."""
-        times = np.frombuffer(self._times, np.float64) if len(self._times) else np.empty(0)
+        times = np.array(self._times, np.float64)
         order = np.argsort(times, kind="stable")
         times = times[order]
         per_second = round(1.0 / unit_s)
         ends = np.asarray(self._ends, np.int64)
         sessions, previous = self._turns(order)
-        blocks = np.asarray(self._blocks, np.int64)
+        blocks = self._numbered()
         in_order = bool(np.all(order[1:] > order[:-1]))
         counts = np.diff(ends)[order]
         return Trace(
@@ -181,6 +249,21 @@ class Columns:
             think_s=np.asarray(self._think, np.float64)[order],
             labels=tuple(self._labels[i] for i in order),
         )
+
+    def _numbered(self) -> Whole:
+        """Block ids as numbers from 0 in the order of their first appearance."""
+        ids = np.frombuffer(self._blocks, np.int64) if self._blocks else np.empty(0, np.int64)
+        if len(ids) and int(ids.min()) >= 0 and int(ids.max()) < 8 * len(ids) + _SMALL_TABLE:
+            first = np.full(int(ids.max()) + 1, -1, np.int64)
+            first[ids[::-1]] = np.arange(len(ids))[::-1]  # of several, the last to be written stays
+            appears = first[ids] == np.arange(len(ids))
+            number = np.empty(len(first), np.int64)
+            number[ids[appears]] = np.arange(int(appears.sum()))
+            return number[ids]
+        import pandas as pd
+
+        codes, _ = pd.factorize(ids)
+        return codes.astype(np.int64, copy=False)
 
     def _turns(self, order: NDArray[np.intp]) -> tuple[Whole, Whole]:
         """Session and previous request of every request, in the order of time."""

@@ -182,7 +182,7 @@ def test_a_wrong_request_of_a_weka_file_is_told_with_its_place(tmp_path: Path) -
     [
         ("", "empty"),
         ("hello\n", ":1: expected a JSON object"),
-        ('{"prompt": "hello"}\n', "known"),
+        ('{"hello": 1}\n', "known"),
         ("TIMESTAMP,ContextTokens\r\n", "header"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\r\nnow,1,2\r\n", ":2: expected a time"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03,1,x\r\n", ":2: expected a whole number"),

@@ -1,0 +1,146 @@
+"""`kvbench plan`: what tiers would do, before any GPU-hour is spent; `plan budget`: what one GPU has room for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvbench.commands.options import Json
+from kvbench.errors import InputError
+from kvbench.report.streams import print_document
+
+__all__ = ["plan_app"]
+
+EXAMPLES = (
+    "[bold]Examples[/bold]\n\nkvbench plan --trace trace.jsonl --profile profiles/vllm/host-and-disk.yaml "
+    "--model Qwen2.5-7B --sweep host=0..512GiB\n\n"
+    "kvbench plan --workload mixed --profile cpu/host-and-disk --probe probe.json\n\n"
+    "kvbench plan budget --model ./Llama-3.1-8B-Instruct --gpu 80GiB"
+)
+
+plan_app = typer.Typer(
+    invoke_without_command=True, help="Predict sources, latencies and sizes of tiers; nothing is started."
+)
+
+
+@plan_app.callback(invoke_without_command=True, epilog=EXAMPLES)
+def plan(
+    context: typer.Context,
+    profile: Annotated[
+        str | None, typer.Option("--profile", "-p", help="The profile to plan for.", show_default=False)
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", "-t", help="Traffic: a trace with block ids.", show_default=False)
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", "-w", help="Traffic: a workload.", show_default=False)
+    ] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="The trace's format.", show_default="recognised")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Requests of a trace.", show_default="5000")
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option("--sweep", metavar="host=FROM..TO", help="Sizes of the host tier.", show_default="usual"),
+    ] = None,
+    probe: Annotated[
+        Path | None, typer.Option("--probe", help="What `kvbench probe` measured.", show_default="assumed")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="A model's directory or config.json.", show_default="the profile's"),
+    ] = None,
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")] = "auto",
+    device_kv: Annotated[
+        str | None, typer.Option("--device-kv", metavar="SIZE", help="On the device.", show_default="the profile's")
+    ] = None,
+    path: Annotated[
+        str | None, typer.Option("--path", metavar="RATE", help="Host to device.", show_default="assumed")
+    ] = None,
+    disk_path: Annotated[
+        str | None, typer.Option("--disk-path", metavar="RATE", help="Reads from disk.", show_default="assumed")
+    ] = None,
+    prefill: Annotated[
+        str | None, typer.Option("--prefill", metavar="RATE", help="Tokens computed.", show_default="assumed")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Predict where prompt tokens would come from, TTFT and ITL by source, and the sizes that are worth it."""
+    if context.invoked_subcommand is not None:
+        return
+    if profile is None or (trace is None) == (workload is None):
+        raise InputError(
+            "a plan needs a profile and either a trace or a workload",
+            do="kvbench plan --profile PROFILE --workload WORKLOAD, or --trace TRACE",
+        )
+    from kvbench.plan.planned_arm import planned_arm
+    from kvbench.plan.planning import Traffic, make_plan, planned_schedule
+    from kvbench.plan.probe_file import read_probe
+    from kvbench.plan.setting import Wishes
+    from kvbench.plan.sweep import parse_sweep
+    from kvbench.spec.loading import load_profile, load_workload
+
+    wished = None if sweep is None else parse_sweep(sweep)
+    wishes = Wishes(model, kv_dtype, device_kv, None, None, path, disk_path, prefill)
+    arm = planned_arm(load_profile(profile), wishes, None if probe is None else read_probe(probe))
+    traffic = Traffic(None if workload is None else load_workload(workload), trace, format_, limit)
+    schedule, left_out = planned_schedule(traffic, arm)
+    document = make_plan(schedule, arm, wished, left_out=left_out)
+    if as_json:
+        print_document(document)
+        return
+    from rich.console import Console
+
+    from kvbench.report.plan import show_plan
+
+    show_plan(Console(highlight=False), document)
+
+
+@plan_app.command(epilog="[bold]Example[/bold]\n\nkvbench plan budget --model Llama-3.3-70B --gpu 80GiB --tp 4")
+def budget(
+    model: Annotated[str, typer.Option("--model", help="A model's directory, its config.json, or a known name.")],
+    gpu: Annotated[str, typer.Option("--gpu", metavar="SIZE", help="Memory of one GPU, such as 80GiB.")],
+    tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="GPUs that share the model.")] = 1,
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")] = "auto",
+    utilization: Annotated[
+        str | None, typer.Option("--utilization", help="Share of the GPU that is used.", show_default="92%")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option("--weights", metavar="SIZE", help="Of all ranks.", show_default="from the files")
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option("--workspace", metavar="SIZE", help="Of one GPU.", show_default="estimated")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option("--max-model-len", min=1, help="Count such sequences.", show_default=False)
+    ] = None,
+    block_tokens: Annotated[int, typer.Option("--block-tokens", min=1, help="Tokens in a block.")] = 16,
+    as_json: Json = False,
+) -> None:
+    """Divide a GPU into budgets for weights, workspace and KV, and say what the last one holds."""
+    from kvbench.plan.budget import UTILIZATION, Memory, memory_budget
+    from kvbench.plan.named_model import named_model
+    from kvbench.plan.setting import given_bytes, given_share
+
+    memory = Memory(
+        gpu_bytes=given_bytes("--gpu", gpu),
+        utilization=UTILIZATION if utilization is None else given_share("--utilization", utilization),
+        weights=None if weights is None else given_bytes("--weights", weights),
+        workspace=None if workspace is None else given_bytes("--workspace", workspace),
+        block_tokens=block_tokens,
+        max_model_len=max_model_len,
+    )
+    found = memory_budget(named_model(model), memory, kv_dtype=kv_dtype, tensor_parallel=tensor_parallel)
+    document = found.document()
+    if as_json:
+        print_document(document)
+        return
+    from rich.console import Console
+
+    from kvbench.report.plan import show_budget
+
+    show_budget(Console(highlight=False), document)

@@ -1,0 +1,150 @@
+"""The engine that a plan is about: blocks, tiers and costs, ready for the emulated core. Blocks, bytes, s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kvbench.engine.emulated.sizes import DEFAULTS, DEVICE_BLOCKS
+from kvbench.engine.models import BUILT_IN_MODELS, model_directory
+from kvbench.errors import InputError
+from kvbench.plan.budget import BLOCK_TOKENS
+from kvbench.plan.engine_costs import EngineCosts, profile_costs
+from kvbench.plan.probe_file import ProbeFile
+from kvbench.plan.profile_geometry import kv_bytes_per_token
+from kvbench.plan.setting import Setting, Wishes, make_setting
+from kvbench.spec.emulation import Emulation, Noise
+from kvbench.spec.profile import HostTier, Profile, Tiers
+
+__all__ = ["PlannedArm", "planned_arm"]
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """A profile with everything said that the core needs to know."""
+
+    profile: Profile
+    setting: Setting
+    costs: EngineCosts
+    block_tokens: int
+    token_bytes: int
+    device_blocks: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """KV of one block."""
+        return self.block_tokens * self.token_bytes
+
+    @property
+    def host_blocks(self) -> int:
+        """What the host tier holds; 0 without one."""
+        host = self.profile.tiers.host
+        return host.size // self.block_bytes if host is not None else 0
+
+    @property
+    def disk(self) -> bool:
+        """Whether there is a disk tier."""
+        return self.profile.tiers.disk is not None
+
+    @property
+    def emulation(self) -> Emulation:
+        """Without noise: a plan tells what is to be expected, not how it varies."""
+        return Emulation(costs=self.costs.costs, noise=Noise(launch=0.0, level=0.0, step=0.0))
+
+    def without_tiers(self) -> Profile:
+        """The same device alone."""
+        return self._with(Tiers(device=self.profile.tiers.device))
+
+    def with_host(self, size: int) -> Profile:
+        """The same with a host tier of so many bytes, and no disk."""
+        host = self.profile.tiers.host
+        sized = host.model_copy(update={"size": size}) if host is not None else HostTier(size=size)
+        return self._with(Tiers(device=self.profile.tiers.device, host=sized))
+
+    def _with(self, tiers: Tiers) -> Profile:
+        return self.profile.model_copy(update={"tiers": tiers})
+
+
+def planned_arm(profile: Profile, wishes: Wishes, probe: ProbeFile | None) -> PlannedArm:
+    """Sizes and costs of a profile. InputError when the model's KV cannot be told."""
+    known = profile.engine.kind == "emulated" or profile.engine.model in BUILT_IN_MODELS
+    setting = make_setting(_about_the_model(profile, wishes, known=known))
+    notes: list[str] = []
+    block_tokens = _whole(profile, "block-size", DEFAULTS["block-size"] if known else BLOCK_TOKENS)
+    token_bytes = _token_bytes(profile, wishes, setting, known=known)
+    block_bytes = block_tokens * token_bytes
+    blocks = _device_blocks(profile, wishes, setting, block_bytes, notes, known=known)
+    costs = profile_costs(profile, setting, probe, block_tokens=block_tokens, block_bytes=block_bytes)
+    args = {**profile.engine.args, "block-size": block_tokens}
+    args.setdefault("max-model-len", blocks * block_tokens)
+    device = profile.tiers.device.model_copy(update={"blocks": blocks, "memory_utilization": None})
+    complete = profile.model_copy(
+        update={
+            "engine": profile.engine.model_copy(update={"args": args}),
+            "tiers": profile.tiers.model_copy(update={"device": device}),
+        }
+    )
+    relevant = tuple(costs.assumptions) if costs.source != "assumed" else _of_paths(costs, wishes, profile)
+    return PlannedArm(complete, setting, costs, block_tokens, token_bytes, blocks, (*notes, *relevant))
+
+
+def _of_paths(costs: EngineCosts, wishes: Wishes, profile: Profile) -> tuple[str, ...]:
+    """What the setting assumes and the plan uses; sizes of tiers are the profile's own."""
+    unused = ["host tier:", "disk tier:", "device tier:"]
+    if wishes.model is not None or not isinstance(model_directory(profile.engine.model), str):
+        unused.append("model:")
+    return tuple(note for note in costs.assumptions if not note.startswith(tuple(unused)))
+
+
+def _about_the_model(profile: Profile, wishes: Wishes, *, known: bool) -> Wishes:
+    """The model of the profile, where it lies on this machine; else the user names one."""
+    if wishes.model is not None:
+        return replace(wishes, kv_dtype=_kv_dtype(profile, wishes))
+    if known:
+        return wishes
+    where = model_directory(profile.engine.model)
+    if isinstance(where, str) or not (where / "config.json").is_file():
+        raise InputError(
+            f"the KV of model {profile.engine.model!r} is not known: its config.json is not on this machine",
+            do="name a directory, a config.json or a known model: --model Llama-3.1-8B",
+        )
+    return replace(wishes, model=str(where), kv_dtype=_kv_dtype(profile, wishes))
+
+
+def _kv_dtype(profile: Profile, wishes: Wishes) -> str:
+    return wishes.kv_dtype if wishes.kv_dtype != "auto" else profile.tiers.device.kv_dtype
+
+
+def _token_bytes(profile: Profile, wishes: Wishes, setting: Setting, *, known: bool) -> int:
+    if wishes.model is not None or not known:
+        return setting.token_bytes
+    told = kv_bytes_per_token(profile)
+    if told is None:
+        raise InputError(
+            f"the KV of model {profile.engine.model!r} is not known: it has not been made yet",
+            do="run `kvbench engine start` on the profile once, or name a config.json with --model",
+        )
+    return told
+
+
+def _device_blocks(
+    profile: Profile, wishes: Wishes, setting: Setting, block_bytes: int, notes: list[str], *, known: bool
+) -> int:
+    """As the profile says, else what the GPU leaves, else the emulated engine's default."""
+    blocks = profile.tiers.device.blocks
+    if wishes.device_kv is None and blocks is not None:
+        return blocks
+    if wishes.device_kv is None and known:
+        notes.append(f"device: {DEVICE_BLOCKS} blocks, since the profile does not say")
+        return DEVICE_BLOCKS
+    if wishes.device_kv is None:
+        notes.append(next((note for note in setting.assumptions if note.startswith("device tier:")), "device tier"))
+    found = setting.device_bytes // block_bytes
+    if found < 2:
+        raise InputError("the device holds less than two blocks of KV", do="give it more with --device-kv")
+    return found
+
+
+def _whole(profile: Profile, flag: str, default: int) -> int:
+    value = profile.engine.args.get(flag)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default

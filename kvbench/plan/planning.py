@@ -1,0 +1,252 @@
+"""A plan: what tiers would do with a workload or a trace, before any GPU-hour is spent. One document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from kvbench.errors import InputError, Where
+from kvbench.plan.alternatives import alternatives
+from kvbench.plan.break_even import break_even_rows, break_even_tokens
+from kvbench.plan.planned_arm import PlannedArm
+from kvbench.plan.prediction import Prediction, predict
+from kvbench.plan.references import ratio
+from kvbench.plan.reuse import expected_sources
+from kvbench.plan.sweep import Sweep, SweepPoint, host_sweep, knee, usual_sweep
+from kvbench.spec.profile import Profile
+from kvbench.spec.quantity import show_bytes
+from kvbench.spec.workload import Workload
+from kvbench.workload.blocks import block_paths
+from kvbench.workload.build import build_schedule
+from kvbench.workload.schedule import Schedule
+
+__all__ = ["MOST_REQUESTS", "Traffic", "make_plan", "planned_schedule"]
+
+MOST_REQUESTS = 5_000
+"""Of a trace, unless another limit is asked for: the emulated core takes some milliseconds a request."""
+SMALL_GAIN = 0.05
+"""Of the prefill that is left; less drowns in the spread between launches."""
+RATED_DRIVE_WRITES_A_DAY = 1.0
+"""Of data-centre drives for mixed use; read-intensive ones are rated at a third, write-intensive at three."""
+_RATED_YEARS = 5.0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Exactly one of the two. `limit` counts requests of a trace; None: `MOST_REQUESTS`."""
+
+    workload: Workload | None = None
+    trace: Path | None = None
+    format_: str | None = None
+    limit: int | None = None
+
+
+def planned_schedule(traffic: Traffic, arm: PlannedArm) -> tuple[Schedule, int]:
+    """What is sent, and how many requests of a trace are left out because the engine would refuse their length.
+
+    InputError when a prompt does not fit the device, or the trace cannot be read.
+    """
+    workload = traffic.workload if traffic.trace is None else _of_trace(traffic)
+    if workload is None:
+        raise InputError("a plan needs traffic", do="name a workload (--workload) or a trace (--trace)")
+    capacities = {"device": arm.device_blocks * arm.block_tokens}
+    if arm.host_blocks:
+        capacities["host"] = arm.host_blocks * arm.block_tokens
+    told = arm.profile.engine.args.get("max-model-len")
+    longest_taken = told if isinstance(told, int) else None
+    schedule = build_schedule(
+        workload,
+        1,
+        block_tokens=arm.block_tokens,
+        capacities_tokens=capacities,
+        max_model_len=longest_taken if traffic.trace is None else None,
+    )
+    schedule, left_out = _taken(schedule, longest_taken)
+    sent = zip(schedule.prompt_tokens(), schedule.in_order(), strict=True)
+    longest = max((tokens + request.output_tokens for tokens, request in sent), default=0)
+    holds = (arm.device_blocks - 1) * arm.block_tokens
+    if longest > holds:
+        raise InputError(
+            f"the longest request has {longest:,} tokens, and the device holds {holds:,}",
+            where=None if traffic.trace is None else Where(traffic.trace),
+            do="give the device more (--device-kv), or a model with smaller KV",
+        )
+    return schedule, left_out
+
+
+def _taken(schedule: Schedule, longest: int | None) -> tuple[Schedule, int]:
+    """Without requests that are too long, and without the turns that wait for them."""
+    if longest is None:
+        return schedule, 0
+    sent = zip(schedule.in_order(), schedule.prompt_tokens(), strict=True)
+    refused = {request.id for request, tokens in sent if tokens + request.output_tokens > longest}
+    kept = []
+    for request in schedule.requests:
+        if request.continues in refused:
+            refused.add(request.id)
+        if request.id not in refused:
+            kept.append(request)
+    if not kept:
+        raise InputError(f"every request is longer than the engine takes, {longest:,} tokens")
+    return replace(schedule, requests=tuple(kept)), len(schedule.requests) - len(kept)
+
+
+def _of_trace(traffic: Traffic) -> Workload:
+    """The whole of a trace, or its first requests, at its own times."""
+    from kvbench.workload.traces.reading import read_trace
+
+    path = traffic.trace or Path()
+    limit = traffic.limit or MOST_REQUESTS
+    read = read_trace(path, format_=traffic.format_)
+    played_s = float(read.times_s[min(limit, len(read)) - 1]) + 1.0
+    source = {"path": str(path.resolve()), "format": traffic.format_, "limit": limit, "spread": "batch"}
+    return Workload.model_validate(
+        {"name": "trace", "arrivals": {"trace": source}, "phases": [{"name": "all", "for": played_s}]}
+    )
+
+
+def make_plan(schedule: Schedule, arm: PlannedArm, sweep: Sweep | None, *, left_out: int = 0) -> dict[str, object]:
+    """The document. Everything but `prediction` and `device_only` is the serial replay's."""
+    points = host_sweep(schedule, arm, sweep or usual_sweep(arm))
+    bend = knee(points)
+    asked = predict(schedule, arm.profile, arm.emulation, arm.token_bytes)
+    alone = asked if arm.profile.tiers.host is None else _predicted(schedule, arm, arm.without_tiers())
+    written = _written_bytes(schedule, arm)
+    costs = arm.costs.costs
+    rate = costs.load_block and arm.block_bytes / costs.load_block
+    return {
+        "schema": 1,
+        "profile": arm.profile.name,
+        "workload": schedule.workload,
+        "requests": len(schedule.requests),
+        "left_out": left_out,
+        "duration_s": schedule.duration_s,
+        "costs": {"source": arm.costs.source, **costs.model_dump()},
+        "assumptions": list(arm.assumptions),
+        "sizes": {
+            "block_tokens": arm.block_tokens,
+            "bytes_per_token": arm.token_bytes,
+            "device_bytes": arm.device_blocks * arm.block_bytes,
+            "host_bytes": arm.host_blocks * arm.block_bytes,
+            "disk": arm.disk,
+        },
+        "prediction": asked.document(),
+        "device_only": alone.document(),
+        "path": {
+            "bytes_per_s": rate or None,
+            "mean_use": ratio(asked.promoted_bytes_per_s, rate),
+            "peak_use": ratio(asked.promoted_peak_bytes_per_s, rate),
+        },
+        "sweep": [
+            {"tier": "host", "size_bytes": point.size_bytes, "shares": point.shares, "served": point.served}
+            for point in points
+        ],
+        "knee": None if bend is None else {"tier": "host", "size_bytes": bend.size_bytes, "served": bend.served},
+        "recommendation": _recommended(schedule, arm, points, bend, written),
+        "break_even": _break_even(arm),
+        "disk_writes": _endurance(schedule, arm, written),
+        "alternatives": [asdict(each) for each in alternatives(schedule, arm)],
+    }
+
+
+def _predicted(schedule: Schedule, arm: PlannedArm, profile: Profile) -> Prediction:
+    return predict(schedule, profile, arm.emulation, arm.token_bytes)
+
+
+def _written_bytes(schedule: Schedule, arm: PlannedArm) -> int:
+    """Every different whole block of the prompts once: what a tier without eviction takes in."""
+    paths = block_paths(schedule, arm.block_tokens)
+    runs = {run for request in paths.requests for run in request.prompt}
+    return sum(paths.run_blocks[run] for run in runs) * arm.block_bytes
+
+
+def _recommended(
+    schedule: Schedule, arm: PlannedArm, points: list[SweepPoint], bend: SweepPoint | None, written: int
+) -> dict[str, object]:
+    """Sizes with the reason, or none with the reason."""
+    costs = arm.costs.costs
+    rate = arm.block_bytes / costs.load_block if costs.load_block else float("inf")
+    pays = break_even_tokens(costs, arm.token_bytes, rate, base_s=costs.transfer)
+    longest = max(schedule.prompt_tokens(), default=0)
+    if pays is None or pays > longest:
+        return {
+            "host_bytes": 0,
+            "disk_bytes": 0,
+            "reason": "none: loading from the host takes longer than computing, for every prompt of this traffic",
+        }
+    left = points[0].shares["computed"]
+    if bend is None or not left or (bend.served - points[0].served) / left < SMALL_GAIN:
+        return {
+            "host_bytes": 0,
+            "disk_bytes": 0,
+            "reason": f"none: the device serves {points[0].served:.1%} of the prompt tokens, and the largest host "
+            f"tier of the sweep {max(point.served for point in points):.1%}",
+        }
+    reason = (
+        f"host: {show_bytes(bend.size_bytes)} serve {bend.served:.1%} of the prompt tokens, nine tenths of what "
+        f"the largest size of the sweep adds to the device's {points[0].served:.1%}"
+    )
+    disk, words = _disk(schedule, arm, bend, written)
+    return {"host_bytes": bend.size_bytes, "disk_bytes": disk, "reason": f"{reason}; {words}"}
+
+
+def _disk(schedule: Schedule, arm: PlannedArm, bend: SweepPoint, written: int) -> tuple[int, str]:
+    """Whether a disk behind the recommended host tier adds enough, and pays."""
+    tokens = expected_sources(
+        schedule,
+        block_tokens=arm.block_tokens,
+        device_blocks=arm.device_blocks,
+        host_blocks=bend.size_bytes // arm.block_bytes,
+        disk=True,
+    )
+    served = 1.0 - tokens["computed"] / (sum(tokens.values()) or 1)
+    left = bend.shares["computed"]
+    if not left or (served - bend.served) / left < SMALL_GAIN:
+        return 0, f"disk: none, it would raise that to {served:.1%} only"
+    costs = arm.costs.costs
+    both_s = costs.load_block + costs.read_block
+    rate = arm.block_bytes / both_s if both_s else float("inf")
+    even = break_even_tokens(costs, arm.token_bytes, rate, base_s=2 * costs.transfer + costs.lookup)
+    if even is None or even > max(schedule.prompt_tokens(), default=0):
+        return 0, f"disk: none, it could serve {served:.1%}, but reading takes longer than computing"
+    return written, f"disk: {show_bytes(written)} (every block of this traffic once) raise that to {served:.1%}"
+
+
+def _break_even(arm: PlannedArm) -> dict[str, object]:
+    costs = arm.costs.costs
+    longest = arm.profile.engine.args.get("max-model-len")
+    rows = break_even_rows(
+        costs,
+        arm.token_bytes,
+        block_tokens=arm.block_tokens,
+        longest=longest if isinstance(longest, int) else None,
+    )
+    return {
+        "own": {
+            "host": _own(arm, costs.load_block, costs.transfer),
+            "disk": _own(arm, costs.load_block + costs.read_block, 2 * costs.transfer + costs.lookup),
+        },
+        "paths": [asdict(row) for row in rows],
+    }
+
+
+def _own(arm: PlannedArm, block_s: float, base_s: float) -> int | None:
+    rate = arm.block_bytes / block_s if block_s else float("inf")
+    return break_even_tokens(arm.costs.costs, arm.token_bytes, rate, base_s=base_s, unit=arm.block_tokens)
+
+
+def _endurance(schedule: Schedule, arm: PlannedArm, written: int) -> dict[str, object]:
+    """Writes of a disk tier, which takes in what the host takes in, against what a drive is rated for."""
+    a_day = written * 86_400 / schedule.duration_s
+    disk = arm.profile.tiers.disk
+    size = disk.size_limit if disk is not None else None
+    drive = size or max(written, 1)
+    writes = a_day / drive
+    return {
+        "bytes_per_day": a_day,
+        "drive_bytes": drive,
+        "drive_source": "the profile's size_limit" if size else "as large as what this traffic writes",
+        "drive_writes_per_day": writes,
+        "rated_drive_writes_per_day": RATED_DRIVE_WRITES_A_DAY,
+        "years": _RATED_YEARS * RATED_DRIVE_WRITES_A_DAY / writes if writes else None,
+    }

@@ -1,0 +1,126 @@
+"""What one arm would do with a schedule, by the emulated core in virtual time. Tokens, bytes, seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from kvbench.engine.emulated.virtual import simulate
+from kvbench.judge.hits import MOSTLY
+from kvbench.judge.latency import carries
+from kvbench.judge.sources import SOURCES
+from kvbench.plan.references import ratio
+from kvbench.spec.emulation import Emulation
+from kvbench.spec.profile import Profile
+from kvbench.workload.schedule import Schedule
+
+__all__ = ["Prediction", "predict"]
+
+_QUANTILES = (0.5, 0.9, 0.99)
+WINDOW_S = 10.0
+"""Over which the busiest stretch of promotions is looked for."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of measured requests."""
+
+    tokens: dict[str, int]
+    """Prompt tokens by source."""
+    ttft: dict[str, dict[str, float | int | None]]
+    """By the source of most of the prompt; `all` for every request."""
+    itl: dict[str, dict[str, float | int | None]]
+    failed: int
+    requests: int
+    promoted_bytes_per_s: float
+    """Mean over the measured time."""
+    promoted_peak_bytes_per_s: float
+    """In the busiest ten seconds."""
+
+    @property
+    def shares(self) -> dict[str, float | None]:
+        """Of the prompt tokens."""
+        total = sum(self.tokens.values())
+        return {source: ratio(count, total) for source, count in self.tokens.items()}
+
+    def document(self) -> dict[str, object]:
+        """For machines."""
+        return {
+            "tokens": self.tokens,
+            "shares": self.shares,
+            "ttft_s": self.ttft,
+            "itl_s": self.itl,
+            "requests": self.requests,
+            "failed": self.failed,
+            "promotion_bytes_per_s": {"mean": self.promoted_bytes_per_s, "peak": self.promoted_peak_bytes_per_s},
+        }
+
+
+def predict(schedule: Schedule, profile: Profile, emulation: Emulation, token_bytes: int) -> Prediction:
+    """Play the schedule once, from an empty start."""
+    played = simulate(schedule, profile, emulation=emulation, label="plan", scrape_every_s=60.0)
+    requests: pd.DataFrame = played.requests.to_pandas()
+    ledger: pd.DataFrame = played.ledger.to_pandas()
+    rows = requests.merge(ledger, on="id", how="left", suffixes=("", "_ledger"))
+    rows = rows[rows["measured"]]
+    answered = rows[(rows["status"] != "error") & rows["first_token_s"].notna()]
+    split = answered[list(SOURCES)].fillna(0).to_numpy(np.float64)
+    source = _mostly(split, answered["prompt_tokens_planned"].to_numpy(np.float64))
+    ttft = (answered["first_token_s"] - answered["intended_s"]).to_numpy(np.float64)
+    gaps, gap_source = _gaps(played.tokens.to_pandas(), dict(zip(answered["id"], source, strict=True)))
+    promoted = split[:, 1] + split[:, 2]
+    measured_s = sum(phase.end_s - phase.start_s for phase in schedule.phases if phase.measured)
+    return Prediction(
+        tokens={name: int(split[:, place].sum()) for place, name in enumerate(SOURCES)},
+        ttft=_by_source(ttft, source),
+        itl=_by_source(gaps, gap_source),
+        failed=len(rows) - len(answered),
+        requests=len(rows),
+        promoted_bytes_per_s=float(promoted.sum()) * token_bytes / measured_s,
+        promoted_peak_bytes_per_s=_peak(answered["first_token_s"].to_numpy(np.float64), promoted) * token_bytes,
+    )
+
+
+def _mostly(split: NDArray[np.float64], prompt: NDArray[np.float64]) -> NDArray[np.str_]:
+    """A request is of the tier that served most of it when half of its prompt was cached, else computed."""
+    cached = split[:, :3]
+    largest = np.array(SOURCES)[np.argmax(cached, axis=1)] if len(split) else np.empty(0, "<U8")
+    return np.where(cached.sum(axis=1) >= MOSTLY * np.maximum(prompt, 1), largest, "computed")
+
+
+def _gaps(tokens: pd.DataFrame, source_of: dict[int, str]) -> tuple[NDArray[np.float64], NDArray[np.str_]]:
+    """Every gap between tokens of a request, and the source of its prompt."""
+    ids, times = tokens["id"].to_numpy(), tokens["t_s"].to_numpy(np.float64)
+    same = ids[1:] == ids[:-1]
+    gaps, owners = np.diff(times)[same], ids[1:][same]
+    sources = pd.Series(owners).map(source_of)
+    known = sources.notna().to_numpy()
+    return gaps[known], sources[known].to_numpy(str)
+
+
+def _by_source(values: NDArray[np.float64], sources: NDArray[np.str_]) -> dict[str, dict[str, float | int | None]]:
+    found = {"all": _quantiles(values)}
+    for name in SOURCES:
+        chosen = values[sources == name]
+        if len(chosen):
+            found[name] = _quantiles(chosen)
+    return found
+
+
+def _quantiles(values: NDArray[np.float64]) -> dict[str, float | int | None]:
+    """None where fewer than three values lie beyond."""
+    shown = {
+        f"p{round(q * 100)}": float(np.quantile(values, q)) if carries(len(values), q) else None for q in _QUANTILES
+    }
+    return {"n": len(values), **shown}
+
+
+def _peak(times: NDArray[np.float64], tokens: NDArray[np.float64]) -> float:
+    """Tokens per second in the busiest window."""
+    if not len(times):
+        return 0.0
+    places = np.maximum(times // WINDOW_S, 0).astype(np.int64)
+    return float(np.bincount(places, weights=tokens).max()) / WINDOW_S

@@ -1,0 +1,73 @@
+"""Reads what `kvbench probe` wrote: TTFT by source and prefix length, as curves. Seconds, tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvbench.errors import InputError, Where
+from kvbench.plan.costs import fit_cost
+
+__all__ = ["Curve", "ProbeFile", "read_probe"]
+
+SUFFIX_TOKENS = 8
+"""Behind every prefix that a probe sends, and always computed."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """TTFT = base + slope × tokens + bend × tokens²."""
+
+    base_s: float
+    slope_s: float
+    bend_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProbeFile:
+    """The sources that were measured; `computed` is always there."""
+
+    path: Path
+    curves: Mapping[str, Curve]
+
+
+def read_probe(path: Path) -> ProbeFile:
+    """From the file. InputError when it is none, or tells nothing of computing."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=Where(path)) from None
+    except (ValueError, RecursionError):
+        raise InputError("expected the JSON that `kvbench probe --json` prints", where=Where(path)) from None
+    if not isinstance(document, dict) or not isinstance(document.get("cost_per_token_s"), dict):
+        raise InputError("expected the JSON that `kvbench probe --json` prints", where=Where(path))
+    curves = {
+        source: curve
+        for source in ("computed", "device", "host", "disk")
+        if (curve := _curve(document, source, path)) is not None
+    }
+    if "computed" not in curves:
+        raise InputError(
+            "this probe does not say what computing a token costs", where=Where(path), do="probe again, for longer"
+        )
+    return ProbeFile(path, curves)
+
+
+def _curve(document: dict[str, Any], source: str, path: Path) -> Curve | None:
+    """As the probe fitted it, else from its points, else the cost per token alone."""
+    told = (document.get("curve") or {}).get(source)
+    try:
+        if told:
+            return Curve(*(float(part) for part in told))
+        points = [point for point in document.get("points") or () if point["source"] == source]
+        lengths = [float(point["prefix_tokens"]) for point in points]
+        line = fit_cost(lengths, [float(point["ttft_s"]) for point in points], curved=source == "computed")
+        if line is not None:
+            return Curve(*(float(part) / 1000.0**power for power, part in enumerate(line.coefficients)))
+        slope = document["cost_per_token_s"].get(source)
+        return None if slope is None else Curve(0.0, float(slope))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"what it says of the source {source!r} is no probe's", where=Where(path)) from None

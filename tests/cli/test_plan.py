@@ -1,0 +1,76 @@
+"""`kvbench plan` and `kvbench plan budget` as users call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.invoke import kvbench_here
+
+
+def test_a_budget_for_a_model_on_a_gpu(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 4096,
+                "intermediate_size": 14336,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "vocab_size": 128256,
+                "torch_dtype": "bfloat16",
+            }
+        )
+    )
+    budget = ("plan", "budget", "--model", config, "--gpu", "80GiB")
+    answer = kvbench_here(*budget, "--max-model-len", "8192", "--json")
+    assert (answer.code, answer.err) == (0, "")
+    document = json.loads(answer.out)
+    assert document["geometry"]["bytes_per_token"] == 131_072
+    parts = ("weights_bytes", "workspace_bytes", "kv_bytes", "outside_bytes")
+    assert sum(document[part] for part in parts) == 80 * 2**30
+    shown = kvbench_here("plan", "budget", "--model", tmp_path, "--gpu", "80GiB", "--utilization", "50%").out
+    for part in ("weights", "workspace", "KV", "131,072 bytes", "assumed: weights"):
+        assert part in shown
+
+
+def test_a_model_that_does_not_fit_is_told() -> None:
+    answer = kvbench_here("plan", "budget", "--model", "Llama-3.3-70B", "--gpu", "80GiB")
+    assert answer.code == 0
+    assert "does not fit" in answer.out
+    assert (
+        "does not fit"
+        not in kvbench_here("plan", "budget", "--model", "Llama-3.3-70B", "--gpu", "80GiB", "--tp", "4").out
+    )
+
+
+def test_a_plan_for_a_shipped_profile_and_workload(tmp_path: Path) -> None:
+    workload = tmp_path / "w.yaml"
+    workload.write_text(
+        "name: small\narrivals: {process: poisson, rate: 1/s}\nphases: [{name: steady, for: 40s}]\n"
+        "classes: {long: {prefix: {tokens: 2048, pool: 12}, suffix_tokens: 32, output_tokens: 8}}\n"
+    )
+    arguments = ("plan", "--profile", "emulated/host", "--workload", workload, "--sweep", "host=0..256MiB")
+    answer = kvbench_here(*arguments, "--json")
+    assert (answer.code, answer.err) == (0, ""), answer.text
+    document = json.loads(answer.out)
+    assert document["costs"]["source"] == "the emulated engine's own costs"
+    assert document["recommendation"]["reason"]
+    shown = kvbench_here(*arguments, env={"COLUMNS": "160"}).out
+    for part in ("Predicted sources", "Predicted latency", "knee", "PCIe 4.0 x16", "Recommended", "fp8 KV"):
+        assert part in shown
+
+
+def test_what_is_missing_or_wrong_is_told() -> None:
+    assert "needs a profile and either" in kvbench_here("plan", "--json").out
+    for arguments, what in (
+        (("budget", "--model", "no-such", "--gpu", "80GiB"), "--model: 'no-such'"),
+        (("budget", "--model", "Qwen2.5-7B", "--gpu", "big"), "--gpu: "),
+        (("budget", "--model", "Qwen2.5-7B", "--gpu", "80GiB", "--utilization", "120%"), "--utilization: "),
+        (("--profile", "emulated/host", "--workload", "mixed", "--sweep", "disk=1"), "--sweep: "),
+    ):
+        answer = kvbench_here("plan", *arguments, "--json")
+        assert answer.code == 2, arguments
+        assert what in json.loads(answer.out)["error"]

@@ -1,0 +1,249 @@
+"""Plans: costs from probes and assumptions, break-even lengths, sweeps, predictions and what is recommended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvbench.errors import InputError
+from kvbench.plan.break_even import break_even_rows, break_even_tokens
+from kvbench.plan.engine_costs import assumed_costs, probed_costs
+from kvbench.plan.planned_arm import PlannedArm, planned_arm
+from kvbench.plan.planning import Traffic, make_plan, planned_schedule
+from kvbench.plan.probe_file import read_probe
+from kvbench.plan.setting import Wishes, make_setting
+from kvbench.plan.sweep import SweepPoint, knee, parse_sweep
+from kvbench.spec.emulation import Costs
+from kvbench.spec.profile import Profile
+from kvbench.spec.workload import Workload
+
+BLOCK = 128
+BLOCK_BYTES = 262_144
+
+
+def profile(host: int | None = 96, *, device_blocks: int = 60, disk: bool = False, **costs: float) -> Profile:
+    """An emulated engine; the host tier in blocks."""
+    tiers: dict[str, object] = {"device": {"blocks": device_blocks}}
+    if host:
+        tiers["host"] = {"size": host * BLOCK_BYTES}
+    if disk:
+        tiers["disk"] = {"path": "/tmp/none", "read_threads": 4, "write_threads": 4, "size_limit": "4GiB"}
+    engine = {"kind": "emulated", "model": "tiny", "args": {"max-model-len": 4096}, "emulation": {"costs": costs}}
+    return Profile.model_validate({"name": "arm", "engine": engine, "tiers": tiers})
+
+
+def workload(pool: int = 12, rate: float = 2.0, tokens: int = 1024) -> Workload:
+    """Prompts of eight shared blocks (or so many tokens) and a short rest."""
+    long = {"prefix": {"tokens": tokens, "pool": pool}, "suffix_tokens": 32, "output_tokens": 8}
+    return Workload.model_validate(
+        {
+            "name": "w",
+            "arrivals": {"process": "poisson", "rate": rate},
+            "phases": [{"name": "steady", "for": 60}],
+            "classes": {"long": long},
+        }
+    )
+
+
+def arm_of(spec: Profile) -> PlannedArm:
+    return planned_arm(spec, Wishes(), None)
+
+
+def plan_of(spec: Profile, traffic: Workload | None = None, sweep: str | None = None) -> dict:
+    arm = arm_of(spec)
+    schedule, _ = planned_schedule(Traffic(traffic or workload()), arm)
+    return make_plan(schedule, arm, None if sweep is None else parse_sweep(sweep))
+
+
+def test_a_plan_predicts_sources_latencies_and_says_what_the_tier_is_for() -> None:
+    found = plan_of(profile(host=96), sweep="host=0..64MiB")
+    json.dumps(found, allow_nan=False)
+    shares, alone = found["prediction"]["shares"], found["device_only"]["shares"]
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["host"] > 0.3
+    assert alone["host"] == 0
+    assert shares["computed"] < alone["computed"]
+    ttft = found["prediction"]["ttft_s"]
+    assert ttft["host"]["p50"] < ttft["computed"]["p50"]
+    assert found["prediction"]["itl_s"]["all"]["p50"] > 0
+    # and the sweep rises, its knee is recommended
+    served = [point["served"] for point in found["sweep"]]
+    assert served == sorted(served)
+    assert found["sweep"][0]["size_bytes"] == 0
+    assert found["recommendation"]["host_bytes"] == found["knee"]["size_bytes"] > 0
+    assert 0 < found["path"]["mean_use"] <= found["path"]["peak_use"] < 1
+    assert found["assumptions"] == []
+
+
+def test_predicted_promotions_are_the_bytes_of_the_promoted_tokens() -> None:
+    found = plan_of(profile(host=96))
+    tokens = found["prediction"]["tokens"]
+    told = found["prediction"]["promotion_bytes_per_s"]["mean"]
+    assert told == pytest.approx((tokens["host"] + tokens["disk"]) * BLOCK_BYTES / BLOCK / 60)
+
+
+def test_a_slow_path_and_a_working_set_on_the_device_get_no_tier() -> None:
+    slow = plan_of(profile(load_block=0.5))
+    assert slow["recommendation"]["host_bytes"] == 0
+    assert "longer than computing" in slow["recommendation"]["reason"]
+    fits = plan_of(profile(device_blocks=400))
+    assert fits["recommendation"]["host_bytes"] == 0
+    assert "the device serves" in fits["recommendation"]["reason"]
+
+
+def test_a_disk_is_recommended_where_the_sweep_ends_too_early() -> None:
+    found = plan_of(profile(host=40, disk=True), workload(pool=40), sweep="host=0..20MiB")
+    assert found["recommendation"]["disk_bytes"] > 0
+    writes = found["disk_writes"]
+    assert writes["bytes_per_day"] == pytest.approx(found["recommendation"]["disk_bytes"] * 1440)
+    assert writes["drive_bytes"] == 4 * 2**30
+    assert writes["years"] == pytest.approx(5 / writes["drive_writes_per_day"])
+
+
+def test_alternatives_stand_beside_the_tier() -> None:
+    found = {each["name"]: each["served"] for each in plan_of(profile())["alternatives"]}
+    assert found["device memory × 2"] == found["fp8 KV"] > found["as it is"]
+
+
+@settings(max_examples=80)
+@given(
+    token=st.floats(1e-6, 1e-2),
+    bend=st.one_of(st.just(0.0), st.floats(1e-10, 1e-6)),
+    base=st.floats(0, 1),
+    rate=st.floats(1e6, 1e12),
+    unit=st.sampled_from([1, 16, 128]),
+)
+def test_break_even_is_where_curves_cross(token: float, bend: float, base: float, rate: float, unit: int) -> None:
+    costs = Costs(token=token, token_context=bend)
+    found = break_even_tokens(costs, 2048, rate, base_s=base, unit=unit)
+
+    def gain(tokens: float) -> float:
+        return token * tokens + bend * tokens**2 / 2 - base - tokens * 2048 / rate
+
+    if found is None:
+        assert gain(1e12) <= 1e-3
+    else:
+        assert gain(found) >= -1e-6 * (1 + base + token * found)
+        assert found == unit or gain(found - unit) <= 1e-6 * (1 + base + token * found)
+
+
+def test_faster_paths_break_even_earlier_and_beyond_the_longest_prompt_is_never() -> None:
+    rows = list(break_even_rows(Costs(), 2048, block_tokens=16, longest=100_000))
+    pcie = [row.tokens for row in rows if row.path.startswith("PCIe 4.0")]
+    assert pcie == sorted(pcie, reverse=True)
+    assert all(row.tokens % 16 == 0 for row in rows if row.tokens)
+    slow = list(break_even_rows(Costs(token=1e-9, token_context=0), 2048, block_tokens=16, longest=1000))
+    assert {row.tokens for row in slow} == {None}
+
+
+def probe_document(**more: object) -> dict:
+    """TTFT = 20 ms + 100 µs a token computed, + 10 µs from the host, + 30 µs from the disk."""
+    slopes = {"computed": 1e-4, "device": 0.0, "host": 1e-5, "disk": 3e-5}
+    bases = {"computed": 0.02, "device": 0.02, "host": 0.022, "disk": 0.027}
+    points = [
+        {"source": s, "prefix_tokens": n, "n": 9, "ttft_s": bases[s] + slopes[s] * n, "ci": None}
+        for s in slopes
+        for n in (512, 1024, 2048, 4096)
+    ]
+    return {"points": points, "cost_per_token_s": slopes, "break_even_tokens": {"host": 128, "disk": 128}, **more}
+
+
+def probed(tmp_path: Path, document: dict) -> Costs:
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(document))
+    base = assumed_costs(make_setting(), block_tokens=BLOCK, block_bytes=BLOCK_BYTES)
+    return probed_costs(read_probe(path), base, block_tokens=BLOCK, block_bytes=BLOCK_BYTES).costs
+
+
+@pytest.mark.parametrize("curve", [False, True])
+def test_a_probe_takes_the_place_of_assumptions(tmp_path: Path, curve: bool) -> None:
+    own = {"computed": [0.02, 1e-4, 0.0], "device": [0.02, 0], "host": [0.022, 1e-5], "disk": [0.027, 3e-5]}
+    costs = probed(tmp_path, probe_document(**({"curve": own} if curve else {})))
+    assert costs.token == pytest.approx(1e-4, rel=1e-3)
+    assert costs.load_block == pytest.approx(1e-5 * BLOCK, rel=1e-3)
+    assert costs.read_block == pytest.approx(2e-5 * BLOCK, rel=1e-3)
+    assert costs.transfer == pytest.approx(0.002, rel=1e-2)
+    assert costs.lookup == pytest.approx(0.005, rel=1e-2)
+
+
+def test_a_probe_predicts_the_ttft_that_it_measured(tmp_path: Path) -> None:
+    # given a probe, and single requests of 1,024 + 32 tokens far apart on an engine with a large host tier
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(probe_document()))
+    arm = planned_arm(profile(host=400), Wishes(), read_probe(path))
+    schedule, _ = planned_schedule(Traffic(workload(pool=12, rate=0.5)), arm)
+    ttft = make_plan(schedule, arm, None)["prediction"]["ttft_s"]
+    # then computed ones take 20 ms and 1,056 tokens, those from the host 8 blocks of 10 µs a token and 32 tokens
+    assert ttft["computed"]["p50"] == pytest.approx(0.02 + 1056e-4, rel=0.1)
+    assert ttft["host"]["p50"] == pytest.approx(0.022 + 1024e-5 + 32e-4, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("not json", "kvbench probe"),
+        ("{}", "kvbench probe"),
+        ('{"cost_per_token_s": {"host": 1e-5}}', "what computing a token costs"),
+        ('{"cost_per_token_s": {"computed": 1}, "points": [{"source": "computed"}]}', "no probe's"),
+    ],
+)
+def test_what_is_no_probe_is_told(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=what):
+        read_probe(path)
+
+
+def test_a_gpu_profile_needs_a_model_and_then_rests_on_stated_assumptions() -> None:
+    engine = {"kind": "vllm", "command": ["python3"], "version": "0.32.0", "model": "some/model", "revision": "r1"}
+    spec = Profile.model_validate({"name": "gpu", "engine": engine, "tiers": {"host": {"size": "64GiB"}}})
+    with pytest.raises(InputError, match="--model"):
+        planned_arm(spec, Wishes(), None)
+    arm = planned_arm(spec, Wishes(model="Llama-3.1-8B"), None)
+    assert (arm.block_tokens, arm.token_bytes) == (16, 131_072)
+    assert arm.host_blocks == 2**36 // (16 * 131_072)
+    assert any(note.startswith("device tier: 5") for note in arm.assumptions), arm.assumptions
+    assert any("prefill" in note for note in arm.assumptions)
+
+
+def test_a_prompt_longer_than_the_device_is_told() -> None:
+    spec = profile(device_blocks=40)
+    arm = arm_of(spec.model_copy(update={"engine": spec.engine.model_copy(update={"args": {}})}))
+    args = arm.profile.engine.args | {"max-model-len": 100_000}
+    engine = arm.profile.engine.model_copy(update={"args": args})
+    arm = replace(arm, profile=arm.profile.model_copy(update={"engine": engine}))
+    with pytest.raises(InputError, match="the longest request has 6,040 tokens, and the device holds 4,992"):
+        planned_schedule(Traffic(workload(tokens=6000)), arm)
+
+
+def test_a_trace_is_planned_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    lengths = {"input_length": 1025, "output_length": 4}
+    rows = [{"timestamp": 1000 * n, **lengths, "hash_ids": [f"{n % 12}-{b}" for b in range(9)]} for n in range(60)]
+    rows[30] |= {"input_length": 5000, "hash_ids": [f"long-{b}" for b in range(40)]}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arm = arm_of(profile(host=200))
+    schedule, left_out = planned_schedule(Traffic(trace=path, limit=48), arm)
+    assert (len(schedule.requests), left_out) == (47, 1), "one is longer than the engine takes"
+    assert make_plan(schedule, arm, None)["prediction"]["shares"]["host"] > 0.5
+
+
+def test_the_knee_is_the_smallest_size_with_most_of_the_gain() -> None:
+    def point(size: int, served: float) -> SweepPoint:
+        return SweepPoint(size, {"device": 0.1, "host": served - 0.1, "disk": 0.0, "computed": 1 - served})
+
+    found = knee([point(0, 0.1), point(1, 0.3), point(2, 0.66), point(4, 0.7), point(8, 0.7)])
+    assert found is not None
+    assert found.size_bytes == 2
+    assert knee([point(0, 0.1), point(8, 0.1)]) is None
+
+
+@pytest.mark.parametrize("text", ["host", "disk=0..1GiB", "host=0-1GiB", "host=2GiB..1GiB", "host=0..much"])
+def test_a_wrong_sweep_is_told(text: str) -> None:
+    with pytest.raises(InputError, match="--sweep"):
+        parse_sweep(text)

@@ -1,0 +1,141 @@
+"""Runs, who shares and what admission costs, against counting block by block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvbench.errors import Where
+from kvbench.plan.admission import admission
+from kvbench.plan.bursts import burstiness
+from kvbench.plan.ideal import ideal
+from kvbench.plan.runs import runs_of
+from kvbench.plan.sharing import never_used_again, saved_tokens, sharing
+from kvbench.workload.traces.trace import Columns, Record, Trace
+
+SIZE = 4
+
+chains = st.lists(
+    st.tuples(st.lists(st.integers(0, 2), max_size=6), st.integers(-2 * SIZE, SIZE), st.integers(0, 2)),
+    min_size=1,
+    max_size=14,
+)
+loose = st.lists(
+    st.tuples(st.lists(st.integers(0, 5), max_size=6), st.integers(-2 * SIZE, SIZE), st.integers(0, 2)),
+    min_size=1,
+    max_size=10,
+)
+
+
+def made(rows: list[tuple[list[int], int, int]], *, chained: bool) -> Trace:
+    """Prompts of these blocks, a little shorter or longer than their ids say, in up to three sessions."""
+    columns = Columns(Path("t"))
+    for at, (path, more, session) in enumerate(rows):
+        ids = [str(path[: depth + 1]) if chained else str(path[depth]) for depth in range(len(path))]
+        tokens = max(0, len(path) * SIZE + more)
+        columns.add(Record(float(at), tokens, 1, ids, session=session), Where(Path("t")))
+    return columns.trace("sessions", 1.0, SIZE)
+
+
+def served(trace: Trace, threshold: int) -> tuple[int, int]:
+    """(Tokens served, blocks written) by a cache without limit that stores a block at its `threshold`-th use."""
+    uses: dict[int, int] = {}
+    tokens = 0
+    for index in range(len(trace)):
+        length = int(trace.input_tokens[index])
+        path = trace.ids(index).tolist()
+        for place, block in enumerate(path):
+            if uses.get(block, 0) < threshold or (place + 1) * SIZE > length - 1:
+                break
+            tokens += SIZE
+        for block in set(path[: length // SIZE]):
+            uses[block] = uses.get(block, 0) + 1
+    return tokens, sum(count >= threshold for count in uses.values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=chains)
+def test_runs_are_the_blocks_of_the_trace_in_order(rows: list) -> None:
+    trace = made(rows, chained=True)
+    runs = runs_of(trace)
+    assert runs.chained
+    of_run: dict[int, list[int]] = {}
+    for reference, run in enumerate(runs.runs.tolist()):
+        start, size = int(runs.starts[reference]), int(runs.sizes[reference])
+        blocks = trace.blocks[start : start + size].tolist()
+        assert of_run.setdefault(run, blocks) == blocks, "a run is taken whole"
+        length = int(trace.input_tokens[runs.requests[reference]])
+        first = int(runs.positions[reference])
+        ends = [(place + 1) * SIZE for place in range(first, first + size)]
+        assert {end <= length for end in ends} == {bool(runs.whole[reference])} or not runs.whole[reference]
+        assert bool(runs.can_hit[reference]) == all(end < length for end in ends)
+    assert runs.sizes.sum() == len(trace.blocks)
+    assert sorted(block for blocks in of_run.values() for block in blocks) == sorted(set(trace.blocks.tolist()))
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=chains)
+def test_saved_tokens_are_the_ideal_hits_and_every_owner_is_counted_once(rows: list) -> None:
+    trace = made(rows, chained=True)
+    runs = runs_of(trace)
+    saved = saved_tokens(runs)
+    told = sharing(trace, runs, saved)
+    assert told["saved_tokens"] == ideal(trace, runs.under("keep"), runs.under("vllm"))["vllm"]["hit_tokens"]
+    assert sum(told["saved_by"].values()) == told["saved_tokens"]
+    assert sum(entry["saved_tokens"] for entry in told["top_prefixes"]) <= told["saved_tokens"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.one_of(chains, loose), chained=st.booleans(), threshold=st.sampled_from([1, 2, 3]))
+def test_admission_serves_and_writes_what_a_simulated_tier_does(rows: list, chained: bool, threshold: int) -> None:
+    trace = made(rows, chained=chained)
+    entry = next(e for e in admission(runs_of(trace), 1) if e["store_threshold"] == threshold)
+    assert (entry["hit_tokens"], entry["written_blocks"]) == served(trace, threshold)
+
+
+def test_owners_of_reuse_are_told_apart() -> None:
+    # given 60 sessions with one beginning, two of which share a document, and one with a second turn
+    paths = [["s", f"own-{number}"] for number in range(60)]
+    paths[3] = paths[2] = ["s", "doc"]
+    rows = [(path, number) for number, path in enumerate(paths)]
+    rows.append((["s", "own-7", "turn-2"], 7))
+    columns = Columns(Path("t"))
+    for at, (path, session) in enumerate(rows):
+        ids = ["/".join(path[: depth + 1]) for depth in range(len(path))]
+        columns.add(Record(float(at), len(path) * SIZE + 1, 1, ids, session=session), Where(Path("t")))
+    trace = columns.trace("sessions", 1.0, SIZE)
+    runs = runs_of(trace)
+    told = sharing(trace, runs, saved_tokens(runs))
+    # then the beginning is a system prompt, the document is one, and the second turn had its first one back
+    assert told["saved_by"] == {"same_session": SIZE, "system_prompts": 60 * SIZE, "documents": SIZE}
+    top = told["top_prefixes"][0]
+    assert (top["from_token"], top["to_token"], top["requests"], top["sessions"]) == (0, SIZE, 61, 60)
+    assert never_used_again(runs) == {"blocks": 58, "of_blocks": 61, "share": pytest.approx(58 / 61)}
+
+
+def arrivals(*times: float) -> Trace:
+    columns = Columns(Path("t"))
+    for at in times:
+        columns.add(Record(at, 10, 1, [1]), Where(Path("t")))
+    return columns.trace("mooncake", 1.0, SIZE)
+
+
+def test_steady_arrivals_have_no_dispersion_and_bursts_have() -> None:
+    steady = burstiness(arrivals(*(second + 0.5 for second in range(100))))
+    assert steady["windows"][0]["dispersion"] == 0
+    assert steady["gap_cv"] == pytest.approx(0, abs=1e-9)
+    # given ten requests close together every ten seconds
+    bursts = burstiness(arrivals(*(10 * burst + 0.01 * n for burst in range(20) for n in range(10))))
+    assert bursts["windows"][0]["dispersion"] > 8
+    assert bursts["windows"][0]["peak_requests"] == 10
+    assert bursts["gap_cv"] > 2
+
+
+def test_a_clock_coarser_than_the_arrivals_says_nothing_of_gaps() -> None:
+    batched = burstiness(arrivals(*(3.0 * (n // 10) for n in range(800))))
+    assert batched["gap_cv"] is None
+    assert batched["time_step_s"] == 3.0
+    assert [window["window_s"] for window in batched["windows"]] == [10, 60]
