@@ -1,0 +1,109 @@
+"""Telling others of a breach: a command that gets the payload on stdin, or a signed POST. Nothing before `armed`.
+
+Payload (JSON): schema, id, canary, verdict, baseline, candidate, action (with configuration), reasons, window.
+A POST carries `X-Kvbench-Delivery` (the id, the same for every try), `X-Kvbench-Timestamp`, and, with a secret,
+`X-Kvbench-Signature: sha256=<hex>`, the HMAC of `<timestamp>.<body>`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+import httpx
+
+from kvbench.canary.prometheus import secret
+from kvbench.canary.verdict import CanaryVerdict, HookResult
+from kvbench.report.plain import plain
+from kvbench.spec.canary import Canary, OnBreach
+from kvbench.spec.loading import where
+
+__all__ = ["check_hook", "fire", "payload", "sign"]
+
+BACKOFF_S = 1.0
+SHOWN = 300
+"""Characters of what a hook printed."""
+
+
+def payload(canary: Canary, verdict: CanaryVerdict, id_: str) -> dict[str, object]:
+    """What is told."""
+    content = verdict.model_dump(
+        mode="json", by_alias=True, include={"verdict", "baseline", "candidate", "action", "reasons", "window"}
+    )
+    return {"schema": 1, "id": id_, "canary": canary.name, **content}
+
+
+def sign(key: str, timestamp: str, body: bytes) -> str:
+    """The value of `X-Kvbench-Signature`."""
+    return "sha256=" + hmac.new(key.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def check_hook(canary: Canary) -> None:
+    """InputError when the secret that a hook needs is not there; better now than at the breach."""
+    if canary.on_breach.armed:
+        secret(canary.on_breach.secret_env, where(canary, "on_breach", "secret_env"))
+
+
+def fire(
+    canary: Canary, told: dict[str, object], id_: str, sleep: Callable[[float], None] = time.sleep
+) -> HookResult:
+    """Tell it, or say what would have been told. Never raises for what a hook can do."""
+    breach, now = canary.on_breach, time.time()
+    body = json.dumps(told).encode()
+    if breach.hook is not None:
+        if not breach.armed:
+            return HookResult(id=id_, state="dry-run", at=now, text=f"not armed; would run {breach.hook!r}")
+        state, text = _run(breach, body)
+    else:
+        if not breach.armed:
+            return HookResult(id=id_, state="dry-run", at=now, text=f"not armed; would post to {breach.post}")
+        key = secret(breach.secret_env, where(canary, "on_breach", "secret_env"))
+        state, text = _post(breach, body, id_, key, sleep)
+    return HookResult(id=id_, state=state, at=now, text=text)
+
+
+def _run(breach: OnBreach, body: bytes) -> tuple[str, str]:
+    argv = breach.hook or []
+    try:
+        done = subprocess.run(argv, input=body, capture_output=True, timeout=breach.timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return "failed", f"{argv[0]} did not end within {breach.timeout:g} s and was killed"
+    except OSError as error:
+        return "failed", f"{argv[0]} cannot be run: {error.strerror or error}"
+    said = plain((done.stderr or done.stdout).decode("utf-8", "replace").strip()[-SHOWN:])
+    if done.returncode != 0:
+        return "failed", f"{argv[0]} ended with {done.returncode}" + (f": {said}" if said else "")
+    return "done", f"{argv[0]} ended with 0"
+
+
+def _post(
+    breach: OnBreach, body: bytes, id_: str, key: str | None, sleep: Callable[[float], None]
+) -> tuple[str, str]:
+    url, why = breach.post or "", "never tried"
+    with httpx.Client(timeout=breach.timeout, trust_env=False) as http:
+        for attempt in range(breach.retries + 1):
+            if attempt:
+                sleep(BACKOFF_S * 2 ** (attempt - 1))
+            timestamp = str(int(time.time()))
+            headers = {
+                "Content-Type": "application/json",
+                "X-Kvbench-Delivery": id_,
+                "X-Kvbench-Timestamp": timestamp,
+            }
+            if key is not None:
+                headers["X-Kvbench-Signature"] = sign(key, timestamp, body)
+            try:
+                answer = http.post(url, content=body, headers=headers)
+            except httpx.HTTPError as error:
+                why = f"{type(error).__name__}: {error}"
+                continue
+            if answer.is_success:
+                return "done", f"{url} answered {answer.status_code}"
+            why = f"status {answer.status_code}"
+            if answer.status_code < 500 and answer.status_code not in (408, 429):
+                break
+    return "failed", f"{url} was not told: {why}"

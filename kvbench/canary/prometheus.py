@@ -1,0 +1,205 @@
+"""Series from a Prometheus server (or what speaks its query API: Thanos, Mimir). Raw samples with their own times:
+nothing is interpolated, so gaps, resets and restarts stay visible.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvbench.canary.reading import Read, ReadFailed
+from kvbench.canary.series import Samples, key_of
+from kvbench.errors import InputError, Where
+from kvbench.spec.canary import Canary, PrometheusServer, Selection
+from kvbench.spec.loading import where
+
+if TYPE_CHECKING:
+    from prometheus_api_client import PrometheusConnect
+
+__all__ = ["PrometheusReader", "secret", "selector"]
+
+CHUNK_S = 900.0
+"""One answer holds so much: 15 minutes of 50 replicas are some ten megabytes."""
+BACKOFF_S = 0.5
+RETRIED = (408, 429, 500, 502, 503, 504)
+"""Statuses by which a server or a proxy says: later."""
+_STATUS = re.compile(r"HTTP Status Code (\d+)")
+_REFUSED = {
+    400: "does not understand the query",
+    401: "wants other credentials",
+    403: "does not let these credentials read",
+    404: "has no query API at this address",
+}
+
+
+def selector(names: tuple[str, ...], match: Mapping[str, str]) -> str:
+    """PromQL: series of any of these names whose labels are as asked; `~` begins a regular expression."""
+    parts = [f'__name__=~"{"|".join(names)}"']
+    for label, value in match.items():
+        operator, text = ("=~", value[1:]) if value.startswith("~") else ("=", value)
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        parts.append(f'{label}{operator}"{escaped}"')
+    return "{" + ",".join(parts) + "}"
+
+
+def secret(name: str | None, at: Where | None) -> str | None:
+    """The content of an environment variable. InputError when it is named and not set."""
+    if name is None:
+        return None
+    value = os.environ.get(name, "")
+    if not value:
+        raise InputError(f"the environment variable {name} is not set", where=at)
+    return value
+
+
+class PrometheusReader:
+    """Asks for both selections; `replica` is the label that tells replicas apart."""
+
+    looks_back = True
+
+    def __init__(self, canary: Canary, server: PrometheusServer, names: tuple[str, ...]) -> None:
+        """InputError without the extra `prometheus`, or without a secret that the file names."""
+        self._connection = _connect(canary, server)
+        self._replica = canary.replica
+        self._url = server.url
+        self._queries = {
+            side: selector(names, selection.match)
+            for side, selection in (("candidate", canary.candidate), ("baseline", canary.baseline))
+            if isinstance(selection, Selection)
+        }
+
+    def now(self) -> float:
+        """The server's clock, which stamps the samples."""
+        answer = self._ask("time()", {})
+        try:
+            return float(answer[0])
+        except (IndexError, KeyError, TypeError, ValueError):
+            raise ReadFailed(f"{self._url} does not tell its time; is it a Prometheus?") from None
+
+    def read(self, since_s: float, until_s: float, stop: Callable[[], None]) -> Read:
+        """Both sides, in pieces of at most `CHUNK_S`."""
+        found: dict[str, dict[str, Samples]] = {side: {} for side in self._queries}
+        ends = [*np.arange(since_s + CHUNK_S, until_s, CHUNK_S).tolist(), until_s]
+        for side, query in self._queries.items():
+            pieces: dict[str, dict[Any, list[tuple[np.ndarray, np.ndarray]]]] = {}
+            begin = since_s
+            for end in ends:
+                stop()
+                length_ms = max(1, round((end - begin) * 1000))
+                for series in self._ask(f"{query}[{length_ms}ms]", {"time": f"{end:.3f}"}):
+                    self._take(series, pieces)
+                begin = end
+            for name, by_key in pieces.items():
+                found[side][name] = {key: _joined(parts) for key, parts in by_key.items()}
+        return Read(found)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def _take(self, series: Any, pieces: dict[str, dict[Any, list[tuple[np.ndarray, np.ndarray]]]]) -> None:  # noqa: ANN401 - JSON
+        try:
+            labels = dict(series["metric"])
+            name, replica = labels.pop("__name__"), labels.pop(self._replica, "")
+            t_s = np.array([float(t) for t, _ in series["values"]])
+            values = np.array([float(v) for _, v in series["values"]])
+        except (KeyError, TypeError, ValueError):
+            raise ReadFailed(f"{self._url} answered with something else than samples") from None
+        known = np.isfinite(values)
+        parts = pieces.setdefault(replica or "(no such label)", {})
+        parts.setdefault(key_of(name, labels), []).append((t_s[known], values[known]))
+
+    def _ask(self, query: str, params: dict[str, str]) -> Any:  # noqa: ANN401 - JSON
+        from prometheus_api_client.exceptions import PrometheusApiClientException
+        from requests import RequestException
+
+        try:
+            return self._connection.custom_query(query, params=params)
+        except PrometheusApiClientException as error:
+            raise _refused(self._url, str(error)) from None
+        except (ValueError, KeyError, TypeError):  # before the next: what cannot be read as JSON is both
+            raise ReadFailed(f"{self._url} answered with something else than JSON of Prometheus") from None
+        except RequestException as error:
+            raise ReadFailed(f"{self._url} cannot be reached: {_cause(error)}") from None
+
+
+def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """In order of time; a sample on the edge of two pieces comes once."""
+    t_s, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    t_s, places = np.unique(t_s, return_index=True)
+    return t_s, values[places]
+
+
+def _connect(canary: Canary, server: PrometheusServer) -> PrometheusConnect:
+    try:
+        from prometheus_api_client import PrometheusConnect
+        from requests import Session
+        from urllib3.util.retry import Retry
+    except ImportError:
+        raise InputError(
+            "reading from Prometheus needs a package that is not installed",
+            where=where(canary, "prometheus"),
+            do="pip install 'kvbench[prometheus]', or scrape the engines themselves: scrape: {candidate: [url...]}",
+        ) from None
+    headers: dict[str, str] = {}
+    token = secret(server.token_env, where(canary, "prometheus", "token_env"))
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    if server.tenant is not None:
+        headers[server.tenant_header] = server.tenant
+    user = secret(server.username_env, where(canary, "prometheus", "username_env"))
+    password = secret(server.password_env, where(canary, "prometheus", "password_env"))
+    # It warns of every retry on stderr; what came of them is told here.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    session = Session()
+    session.trust_env = False
+    session.verify = _file(canary, "ca_file", server) or True
+    certificate, key = _file(canary, "cert_file", server), _file(canary, "key_file", server)
+    if certificate is not None:
+        session.cert = (certificate, key) if key is not None else certificate
+    retry = Retry(
+        total=server.retries,
+        backoff_factor=BACKOFF_S,
+        status_forcelist=RETRIED,
+        raise_on_status=False,
+        allowed_methods=None,
+    )
+    return PrometheusConnect(
+        url=server.url,
+        headers=headers,
+        auth=(user, password) if user is not None and password is not None else None,
+        retry=retry,
+        session=session,
+        timeout=server.timeout,
+    )
+
+
+def _file(canary: Canary, key: str, server: PrometheusServer) -> str | None:
+    path = getattr(server, key)
+    if path is not None and not path.is_file():
+        raise InputError(f"there is no file {path}", where=where(canary, "prometheus", key))
+    return None if path is None else str(path)
+
+
+def _refused(url: str, text: str) -> InputError | ReadFailed:
+    found = _STATUS.search(text)
+    status = int(found[1]) if found else 0
+    if status in _REFUSED:
+        detail = re.search(r'"error":"((?:[^"\\]|\\.){1,200})', text)
+        return InputError(f"{url} {_REFUSED[status]} (status {status}){': ' + detail[1] if detail else ''}")
+    return ReadFailed(f"{url} answered with status {status}")
+
+
+def _cause(error: Exception) -> str:
+    """The innermost reason, without addresses of objects."""
+    inner: BaseException = error
+    while (below := getattr(inner, "reason", None) or (inner.args[0] if inner.args else None)) is not None:
+        if not isinstance(below, BaseException):
+            break
+        inner = below
+    return re.sub(r"<[^>]*>(: )?|HTTPS?Connection\([^)]*\): ", "", str(inner)) or type(inner).__name__

@@ -1,0 +1,158 @@
+"""What a gate remembers on disk: when its watch began, what it has fired, and scrapes that nobody else keeps.
+
+One directory a canary, locked while a gate runs. A gate that was killed goes on from there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvbench.canary.reading import Read
+from kvbench.canary.series import Samples, key_of
+from kvbench.canary.verdict import HookResult
+from kvbench.engine.environment import kvbench_home
+from kvbench.errors import InputError, RecordError
+from kvbench.record.atomic import write_text
+from kvbench.spec.canary import Canary
+
+__all__ = ["GateState", "StateStore", "default_directory"]
+
+
+class GateState(BaseModel):
+    """The watch that is under way, or was last."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    schema_: Literal[1] = Field(default=1, alias="schema")
+    canary: str
+    """Digest of what the file says; a changed file is another watch."""
+    started_s: float
+    planned_end_s: float
+    fired: HookResult | None = None
+    outcome: str | None = None
+    """Of a watch that has ended."""
+
+
+def digest(canary: Canary) -> str:
+    """Of everything that the file says."""
+    text = json.dumps(canary.model_dump(mode="json", by_alias=True), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def default_directory(canary: Canary) -> Path:
+    """`<KVBENCH_HOME>/gates/<name>-<digest>`."""
+    return kvbench_home() / "gates" / f"{canary.name}-{digest(canary)[:12]}"
+
+
+class StateStore:
+    """The directory of one canary, held by one gate at a time."""
+
+    def __init__(self, directory: Path, canary: Canary) -> None:
+        """InputError when another gate holds it; RecordError when it cannot be written."""
+        self._directory = directory
+        self._digest = digest(canary)
+        self._file = directory / "state.json"
+        self._samples = directory / "scrapes.jsonl"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock: IO[str] = (directory / "lock").open("a+", encoding="ascii")
+        except OSError as error:
+            raise RecordError(
+                f"cannot keep the state of the gate in {directory}: {error.strerror or error}",
+                do="name another directory with --state",
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise InputError(
+                f"another gate watches this canary (its state is in {directory})",
+                do="wait for it, or name another directory with --state",
+            ) from None
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    def load(self) -> GateState | None:
+        """What is known of this canary; None when there is nothing, or it is of another file."""
+        try:
+            state = GateState.model_validate_json(self._file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise RecordError(
+                f"{self._file} cannot be read: {error}", do="remove it to begin a new watch, or give --state"
+            ) from None
+        return state if state.canary == self._digest else None
+
+    def begin(self, started_s: float, planned_end_s: float, fired: HookResult | None = None) -> GateState:
+        """A new watch; scrapes of an earlier one are dropped."""
+        self._samples.unlink(missing_ok=True)
+        state = GateState(canary=self._digest, started_s=started_s, planned_end_s=planned_end_s, fired=fired)
+        self.save(state)
+        return state
+
+    def save(self, state: GateState) -> None:
+        """On disk before anything else happens."""
+        write_text(self._file, state.model_dump_json(by_alias=True, indent=1) + "\n")
+
+    def keep(self, read: Read, t_s: float) -> None:
+        """Append one round of scrapes."""
+        samples = {
+            side: {name: _rows(samples) for name, samples in replicas.items()}
+            for side, replicas in read.samples.items()
+        }
+        entry = {"t": t_s, "samples": samples, "failed": read.failed}
+        try:
+            with self._samples.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RecordError(
+                f"cannot write {self._samples}: {error.strerror or error}", do="free space"
+            ) from error
+
+    def kept(self) -> Iterator[tuple[Read, float]]:
+        """Every round of scrapes in order; a last one that was cut off is left out."""
+        try:
+            with self._samples.open(encoding="utf-8") as file:
+                for line in file:
+                    try:
+                        entry = json.loads(line)
+                    except ValueError:
+                        return
+                    yield _read(entry), float(entry["t"])
+        except FileNotFoundError:
+            return
+
+    def close(self) -> None:
+        """Let the next gate have it."""
+        self._lock.close()
+
+
+def _rows(samples: Samples) -> list[list[object]]:
+    return [[key[0], dict(key[1]), float(t_s[-1]), float(values[-1])] for key, (t_s, values) in samples.items()]
+
+
+def _read(entry: dict[str, dict[str, dict[str, list[list[object]]]]]) -> Read:
+    samples: dict[str, dict[str, Samples]] = {}
+    for side, replicas in entry["samples"].items():
+        samples[side] = {}
+        for name, rows in replicas.items():
+            found: Samples = {}
+            for exposed, labels, t_s, value in rows:
+                key = key_of(str(exposed), labels)  # type: ignore[arg-type]
+                found[key] = (np.array([t_s], dtype=np.float64), np.array([value], dtype=np.float64))
+            samples[side][name] = found
+    return Read(samples, entry["failed"])  # type: ignore[arg-type]

@@ -1,0 +1,127 @@
+"""How the gate's verdict is told: JSON, JUnit, Markdown, a terminal, and over HTTP."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+
+from kvbench.canary.judge import judge_canary
+from kvbench.canary.serve import GateServer, parse_address, verdict_document
+from kvbench.canary.verdict import CanaryVerdict
+from kvbench.dashboards import gate_series
+from kvbench.errors import InputError, RunError
+from kvbench.report.gate import GateView, render_gate_junit, render_gate_markdown, show_gate
+from tests.canary.build import P99, SUSTAINED, Truth, group, observed, rules
+
+
+def judged(slow: float = 0.001) -> CanaryVerdict:
+    seconds = 900.0
+    candidate = group("c|anary", Truth(slow=lambda t: slow), Truth(slow=lambda t: slow), seconds=seconds)
+    base = group("stable", Truth(seed=2), seconds=seconds)
+    return judge_canary(observed(candidate, base, seconds=seconds, asked=rules(P99, SUSTAINED)))
+
+
+GO, NO_GO = judged(), judged(0.3)
+
+
+def test_the_document_has_the_keys_of_every_verdict_and_its_window() -> None:
+    document = verdict_document(NO_GO)
+    assert {
+        "schema",
+        "verdict",
+        "exit_code",
+        "baseline",
+        "candidate",
+        "action",
+        "rules",
+        "sources",
+        "rounds",
+    } <= set(document)
+    assert document["schema"] == 1
+    assert set(document["window"]) == {"start", "end"}  # type: ignore[arg-type]
+    assert {"rule", "kind", "status", "metric", "class", "limit", "text"} <= set(document["rules"][-1])  # type: ignore[index]
+    json.dumps(document, allow_nan=False)
+
+
+def test_junit_is_red_for_what_must_not_stay_and_skips_what_is_unknown() -> None:
+    root = ET.fromstring(render_gate_junit(NO_GO, "c"))
+    failed = {case.get("name") for case in root.iter("testcase") if case.find("failure") is not None}
+    assert {"verdict", "sustained", "p99"} <= failed
+    assert int(root.get("failures", "0")) == len(failed)
+    assert int(root.get("tests", "0")) == len(list(root.iter("testcase")))
+    assert ET.fromstring(render_gate_junit(GO, "c")).get("failures") == "0"
+
+
+def test_markdown_is_a_summary_whose_cells_hold_foreign_text() -> None:
+    text = render_gate_markdown(NO_GO, "c")
+    assert text.startswith("## ✘ NO_GO")
+    assert "c\\|anary-0" in text
+    widths = {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("| candidate")}
+    assert widths == {6}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"), [(GO, "GO: canary may stay"), (NO_GO, "NO_GO: canary must not stay")]
+)
+def test_a_terminal_shows_the_verdict_first(verdict: CanaryVerdict, words: str) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=100, no_color=True)
+    with GateView(console) as view:
+        view.look(verdict, None)
+        view.look(verdict, "http://p cannot be reached")
+    show_gate(console, verdict)
+    text = out.getvalue()
+    assert words in text
+    assert "cannot read: http://p cannot be reached" in text
+    assert "c|anary-1" in text
+
+
+def fetched(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+class TestServing:
+    def test_answers_with_the_verdict_its_health_and_its_metrics(self) -> None:
+        with GateServer("127.0.0.1", 0, "g", every_s=15.0, armed=True) as server:
+            assert fetched(f"{server.address}/verdict")[0] == 503
+            assert fetched(f"{server.address}/healthz")[0] == 503
+            server.show(replace(server.seen, verdict=NO_GO, reads_done=3, last_read_s=1.0, ended=True))
+            status, body = fetched(f"{server.address}/verdict")
+            assert (status, json.loads(body)["verdict"]) == (200, "NO_GO")
+            assert fetched(f"{server.address}/healthz") == (200, "ok\n")
+            assert fetched(f"{server.address}/nothing")[0] == 404
+            _, text = fetched(f"{server.address}/metrics")
+        samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+        found = {(s.name, *sorted(s.labels.items())): s.value for s in samples}
+        assert found["kvbench_gate_verdict", ("gate", "g"), ("verdict", "NO_GO")] == 1
+        assert found["kvbench_gate_verdict", ("gate", "g"), ("verdict", "GO")] == 0
+        key = ("kvbench_gate_share_over_budget", ("gate", "g"), ("rule", "sustained"), ("stretch", "for"))
+        assert found[key] == pytest.approx(0.3, abs=0.1)
+        # What the dashboards ask for is what is told.
+        names = {value for name, value in vars(gate_series).items() if name.isupper()}
+        assert names <= {sample.name for sample in samples}
+
+    def test_takes_a_port_or_an_address_and_nothing_else(self) -> None:
+        assert parse_address("9109") == ("127.0.0.1", 9109)
+        assert parse_address("0.0.0.0:1") == ("0.0.0.0", 1)
+        assert parse_address("[::1]:80") == ("::1", 80)
+        with pytest.raises(InputError, match="--serve"):
+            parse_address("here")
+
+    def test_says_when_the_address_is_taken(self) -> None:
+        with GateServer("127.0.0.1", 0, "g", every_s=15.0, armed=False) as server:
+            port = int(server.address.rpartition(":")[2])
+            with pytest.raises(RunError, match="cannot serve on"):
+                GateServer("127.0.0.1", port, "g", every_s=15.0, armed=False)
