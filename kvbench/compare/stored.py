@@ -7,7 +7,7 @@ from kvbench.judge.judge import combine, judge
 from kvbench.judge.verdict import CandidateVerdict, Verdict
 from kvbench.record.manifest import Manifest, RoundRecord
 from kvbench.record.run_directory import RunDirectory
-from kvbench.record.tables import HOST, METRICS, REQUESTS, TOKENS
+from kvbench.record.tables import HOST, LEDGER, LIVES, METRICS, REQUESTS, TOKENS
 
 __all__ = ["candidates", "comparison", "judge_stored", "read_round"]
 
@@ -37,6 +37,8 @@ def read_round(run: RunDirectory, record: RoundRecord) -> ArmRound:
         expected_sources=record.expected_sources,
         capacities=record.capacities,
         load=record.load,
+        ledger=run.read_table(record.arm, record.index, "ledger", LEDGER),
+        lives=run.read_table(record.arm, record.index, "lives", LIVES),
         load_faults=tuple(record.load_faults),
     )
 

@@ -7,12 +7,18 @@ from rich.console import Console
 from rich.table import Table
 
 from kvbench.compare.stored import read_round
+from kvbench.judge.case import JudgedRound
+from kvbench.judge.hit_quality import source_rows
 from kvbench.judge.latency import carries
+from kvbench.judge.ledger import arm_totals
 from kvbench.judge.phases import measured_start
+from kvbench.judge.quality import LedgerTotals, SourceTtft
 from kvbench.judge.sources import Counters, add_sources
 from kvbench.record.manifest import Manifest
 from kvbench.record.run_directory import RunDirectory
+from kvbench.report.hits import ledger_table, source_table
 from kvbench.report.streams import say
+from kvbench.report.terminal import plain_table
 from kvbench.report.view import CLOSED_LOOP
 from kvbench.spec.quantity import show_seconds
 
@@ -36,13 +42,17 @@ def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
             "failed": int((~ok).sum()),
             "ttft_s": {f"p{q * 100:g}": float(ttft.quantile(q)) for q in QUANTILES if carries(smallest, q)},
         }
-    start = measured_start(manifest.workload)
+    start, arm = measured_start(manifest.workload), manifest.arms[0].name
+    totals = arm_totals(arm, rounds)
+    by_source = source_rows(arm, [JudgedRound(r, manifest.workload) for r in rounds], lambda _: None)
     return {
         "run": str(run.path),
-        "arm": manifest.arms[0].name,
+        "arm": arm,
         "rounds": len(rounds),
         "classes": classes,
         "sources": add_sources(Counters(r.metrics).by_source(start) for r in rounds),
+        "ledger": None if totals is None else totals.model_dump(),
+        "ttft_by_source": [row.model_dump() for row in by_source],
         "events": [{"kind": e.kind, "t_s": e.t_s, "detail": e.detail} for r in rounds for e in r.events],
         "config_differences": sorted({d for r in rounds for d in r.config_differences}),
     }
@@ -66,7 +76,20 @@ def show_summary(console: Console, manifest: Manifest, summary: dict[str, object
     assert isinstance(sources, dict)  # noqa: S101 - made above
     shares = ", ".join(f"{n} {'not told' if v is None else f'{v:,.0f}'}" for n, v in sources.items())
     console.print(f"prompt tokens by source: {shares}", markup=False)
+    _show_hits(console, summary)
     for kind in ("events", "config_differences"):
         for entry in summary[kind] if isinstance(summary[kind], list) else ():  # type: ignore[attr-defined]
             say(console, f"{kind.replace('_', ' ')}: {entry}")
     say(console, f"recorded in {summary['run']}")
+
+
+def _show_hits(console: Console, summary: dict[str, object]) -> None:
+    """How the ledger of the requests agrees with the counters, and TTFT by source."""
+    totals, rows = summary["ledger"], summary["ttft_by_source"]
+    tables = [ledger_table([LedgerTotals.model_validate(totals)])] if totals is not None else []
+    if isinstance(rows, list):
+        tables.append(source_table([SourceTtft.model_validate(row) for row in rows]))
+    for table in tables:
+        if table.rows:
+            console.print(f"\n{table.heading}", markup=False)
+            console.print(plain_table(table, console.width))

@@ -13,6 +13,7 @@ from functools import cached_property
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.latency import RoundLatencies
 from kvbench.judge.phases import measured_start
+from kvbench.judge.round_ledger import RoundLedger
 from kvbench.judge.tiers import Tier, newest_tier
 from kvbench.judge.units import Units, independent_units
 from kvbench.judge.verdict import Kind, RuleResult
@@ -36,6 +37,11 @@ class JudgedRound:
     @cached_property
     def latencies(self) -> RoundLatencies:
         return RoundLatencies(self.recorded, self.workload.request_timeout)
+
+    @cached_property
+    def ledger(self) -> RoundLedger:
+        """Where each request's prompt tokens came from."""
+        return RoundLedger(self.recorded.ledger, self.latencies)
 
     @cached_property
     def sources(self) -> dict[str, float | None]:

@@ -70,6 +70,10 @@ class ArmRound:
     """Engine facts by name, for reports: device_blocks, block_tokens, host_bytes, ..."""
     load: dict[str, float] = field(default_factory=dict)
     """The client's own figures: `timestamp_error_p99_s`, `loop_stall_max_s`, ... where measured."""
+    ledger: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Where each request's prompt tokens came from; empty: it was not kept."""
+    lives: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """What became of the blocks in each tier; empty: the engine did not tell."""
     load_faults: tuple[str, ...] = ()
     """What happened to a worker of ours, so that not all rows are here; such a round is not complete."""
 

@@ -17,7 +17,10 @@ from kvbench.judge.evidence import Comparison
 from kvbench.judge.evidence_rules import judge_evidence, tier_was_used
 from kvbench.judge.findings import FindingKind
 from kvbench.judge.guardrails import judge_guardrails
+from kvbench.judge.held_out import held_out
+from kvbench.judge.hit_quality import hit_quality, losses
 from kvbench.judge.instrument import instrument
+from kvbench.judge.ledger import ledger_totals
 from kvbench.judge.sources import SOURCES, add_sources
 from kvbench.judge.validity import Checked, check_validity
 from kvbench.judge.verdict import Action, CandidateVerdict, Outcome, RoundCount, Verdict
@@ -67,7 +70,8 @@ def judge(comparison: Comparison) -> CandidateVerdict:
     )
     conclusion = _conclude(rulings)
     needed = _needed(conclusion, case)
-    reasons = conclusion.reasons + _needed_words(needed, case) + _caveats(case, conclusion)
+    hits = hit_quality(case)
+    reasons = conclusion.reasons + losses(hits) + _needed_words(needed, case) + _caveats(case, conclusion)
     return CandidateVerdict(
         verdict=conclusion.outcome,
         exit_code=conclusion.outcome.exit_code,
@@ -87,6 +91,9 @@ def judge(comparison: Comparison) -> CandidateVerdict:
         instrument=instrument(comparison, case),
         latency=latency_rows(case),
         who_pays=who_pays(case),
+        ledger=ledger_totals(case),
+        hits=hits,
+        holdout=held_out(case),
     )
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, Field
+
+from kvbench.judge.quality import HitQuality, Holdout, LedgerTotals
+from kvbench.judge.verdict_model import JudgeModel
 
 __all__ = [
     "Action",
     "CandidateVerdict",
     "ClassChange",
     "Instrument",
+    "JudgeModel",
     "Kind",
     "Outcome",
     "RoundCount",
@@ -39,12 +43,6 @@ class Outcome(StrEnum):
     @property
     def severity(self) -> int:
         return list(Outcome).index(self)
-
-
-class JudgeModel(BaseModel):
-    """Base of what a verdict is made of: values that never change."""
-
-    model_config = ConfigDict(frozen=True, populate_by_name=True)
 
 
 class Action(JudgeModel):
@@ -145,6 +143,12 @@ class CandidateVerdict(JudgeModel):
     """Rows arm × class × metric: count, p50, p90, p99 pooled over rounds (description, not decision)."""
     who_pays: list[ClassChange] = Field(default_factory=list)
     """Per class, who gained, who lost, by how much (description, not decision)."""
+    ledger: list[LedgerTotals] = Field(default_factory=list)
+    """Where each arm's tokens came from by the ledger of its requests, beside what its engine counted."""
+    hits: HitQuality | None = None
+    """What the candidate's hits were worth (description, not decision)."""
+    holdout: list[Holdout] = Field(default_factory=list)
+    """With `tier_holdout`: the secondary tier's effect, all requests and each class (description, not decision)."""
 
 
 class Verdict(CandidateVerdict):

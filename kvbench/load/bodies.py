@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvbench.load.plan import LoadPlan
-from kvbench.workload.prompts import Ids, PromptWriter, prompt_digest
+from kvbench.workload.prompts import Ids, PromptWriter, prompt_digest, text_digest
 from kvbench.workload.schedule import Segment
 
 __all__ = ["Bodies", "Body", "Piece"]
@@ -38,19 +39,28 @@ class Bodies:
     def __init__(self, plan: LoadPlan) -> None:
         self._prompts = PromptWriter(plan.token_id_range)
         self._before = json.dumps({"model": plan.model})[:-1].encode() + b', "prompt": '
+        self._words = np.array(plan.words, object) if plan.words else None
+        self._extra_tokens = plan.extra_prompt_tokens
         self._extra = plan.extra_body
-        self._after: dict[int, bytes] = {}
+        self._past_secondary = plan.past_secondary or {}
+        self._after: dict[tuple[int, bool], bytes] = {}
         self._kept: OrderedDict[Segment, Ids] = OrderedDict()
         self._kept_bytes = 0
 
-    def make(self, pieces: Sequence[Piece], output_tokens: int) -> Body:
-        """The body whose prompt is `pieces` one after the other."""
+    def make(self, pieces: Sequence[Piece], output_tokens: int, *, holdout: bool = False) -> Body:
+        """The body whose prompt is `pieces` one after the other; `holdout`: it goes past the secondary tier."""
         parts = [
             self._segment(piece) if isinstance(piece, Segment) else np.asarray(piece, np.int32) for piece in pieces
         ]
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        content = self._before + self._prompts.ids_json(ids) + self._fields(output_tokens)
-        return Body(content, len(ids), prompt_digest(ids))
+        prompt = self._prompts.ids_json(ids) if self._words is None else self._text(ids, self._words)
+        content = self._before + prompt + self._fields(output_tokens, holdout)
+        return Body(content, len(ids), prompt_digest(ids) if self._words is None else text_digest(prompt))
+
+    def _text(self, ids: Ids, words: NDArray[np.object_]) -> bytes:
+        """A JSON string with a word for every token but those that the server puts in front."""
+        written = ids[min(self._extra_tokens, len(ids) - 1) :]
+        return json.dumps("".join(words[written])).encode()
 
     def _segment(self, segment: Segment) -> Ids:
         ids = self._kept.get(segment)
@@ -64,9 +74,9 @@ class Bodies:
             self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         return ids
 
-    def _fields(self, output_tokens: int) -> bytes:
-        """Everything after the prompt; the same for all requests of one output length."""
-        fields = self._after.get(output_tokens)
+    def _fields(self, output_tokens: int, holdout: bool) -> bytes:
+        """Everything after the prompt; the same for all requests of one output length, held out or not."""
+        fields = self._after.get((output_tokens, holdout))
         if fields is None:
             body: dict[str, object] = {
                 "max_tokens": output_tokens,
@@ -74,8 +84,9 @@ class Bodies:
                 "stream": True,
                 "stream_options": {"include_usage": True},
                 **self._extra,
+                **(self._past_secondary if holdout else {}),
             }
             if body.get("min_tokens") == "output":
                 body["min_tokens"] = output_tokens
-            fields = self._after[output_tokens] = b", " + json.dumps(body).encode()[1:]
+            fields = self._after[output_tokens, holdout] = b", " + json.dumps(body).encode()[1:]
         return fields

@@ -29,6 +29,12 @@ class LoadPlan(BaseModel):
     api_key_env: str | None = None
     extra_body: dict[str, object] = Field(default_factory=dict)
     """Further fields of every completion. `"min_tokens": "output"` stands for the output length of each request."""
+    words: tuple[str, ...] = ()
+    """Prompts are sent as text: word k stands for token number k. Empty: as token ids."""
+    extra_prompt_tokens: int = 0
+    """Tokens that the server puts in front of a text by itself; they count as part of the prompt."""
+    past_secondary: dict[str, object] | None = None
+    """Further fields of a request that is held out; None: this arm has no tier to hold it out of."""
     drain_s: float = 30.0
     """After the last phase, requests still under way get this long before they count as timed out."""
     connect_timeout_s: float = 10.0

@@ -129,6 +129,7 @@ class Rows:
             "prefix": request.prefix,
             "repeat_of": request.repeat_of,
             "branch": request.branch,
+            "holdout": request.holdout,
         }
 
 

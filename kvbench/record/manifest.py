@@ -75,6 +75,8 @@ class RoundRecord(RecordModel):
     expected_sources: dict[str, float] | None = None
     capacities: dict[str, float] = Field(default_factory=dict)
     load: dict[str, float] = Field(default_factory=dict)
+    token_id_range: tuple[int, int] | None = None
+    """Of the ids that prompts were made of."""
     load_faults: list[str] = Field(default_factory=list)
     """See `kvbench.judge.evidence.ArmRound`."""
 
@@ -96,6 +98,11 @@ class Manifest(RecordModel):
     workload: Workload
     rules: Rules
     arm_differences: list[str] = Field(default_factory=list)
+    """Outside the tiers, and not allowed; a comparison is not begun with any."""
+    allowed_differences: list[str] = Field(default_factory=list)
+    """Outside the tiers, allowed by name."""
+    rendered_differences: dict[str, list[str]] = Field(default_factory=dict)
+    """For each candidate, what its rendered start differs in from the baseline's."""
     warnings: list[str] = Field(default_factory=list)
     rounds_planned: int
     crew: Crew = Crew()

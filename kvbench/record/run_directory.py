@@ -39,19 +39,28 @@ class RunDirectory:
     @classmethod
     def create(cls, results: Path, name: str) -> RunDirectory:
         """Make `results/<UTC time>-<name>/`. InputError when the folder cannot be written."""
+        path = cls.make_folder(results, name)
+        try:
+            (path / "arms").mkdir()
+        except OSError as error:
+            raise _unwritable(results, error.strerror or str(error)) from error
+        return cls(path)
+
+    @staticmethod
+    def make_folder(results: Path, name: str) -> Path:
+        """`results/<UTC time>-<name>/`, empty and new. InputError when it cannot be made."""
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         for suffix in ["", *(f"-{n}" for n in range(2, 100))]:
             path = results / f"{stamp}-{name}{suffix}"
             try:
                 path.mkdir(parents=True)
-                (path / "arms").mkdir()
             except FileExistsError:
                 if not results.is_dir():
                     raise _unwritable(results, "it is a file, not a folder") from None
                 continue
             except OSError as error:
                 raise _unwritable(results, error.strerror or str(error)) from error
-            return cls(path)
+            return path
         raise _unwritable(results, "a hundred runs began in this second")
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["HOST", "METRICS", "REQUESTS", "TOKENS"]
+__all__ = ["HOST", "KV_EVENTS", "LEDGER", "LIVES", "METRICS", "REQUESTS", "TOKENS"]
 
 REQUESTS = pa.schema(
     [
@@ -41,6 +41,7 @@ REQUESTS = pa.schema(
         ("ended_s", pa.float64()),  # when the request was over, whether it succeeded or not
         ("multi_token_events", pa.int32()),  # events that carried more than one token
         ("branch", pa.int32()),  # side branch of the session, from 0; null: one of its own turns
+        ("holdout", pa.bool_()),  # sent past the secondary tier, to see what that tier is worth
     ]
 )
 TOKENS = pa.schema([("id", pa.int64()), ("index", pa.int32()), ("t_s", pa.float64())])
@@ -50,3 +51,43 @@ METRICS = pa.schema(
 """`labels` is a JSON object with sorted keys; `name` is canonical."""
 HOST = pa.schema([("t_s", pa.float64()), ("name", pa.string()), ("value", pa.float64())])
 """Names carry their unit: `cpu_busy_cores`, `cpu_foreign_cores`, `steal_cores`, `memory_available_bytes`, ..."""
+
+LEDGER = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("prompt_tokens", pa.int64()),
+        ("computed", pa.int64()),
+        ("device", pa.int64()),
+        ("host", pa.int64()),
+        ("disk", pa.int64()),
+        ("unattributed", pa.int64()),  # cached, and it is not known in which tier
+        ("evidence", pa.string()),  # what the split rests on, one of ledger.account.EVIDENCE
+    ]
+)
+"""Where each request's prompt tokens came from. The columns of a row add up to its prompt; null: the engine did not
+say how much of the prompt was cached."""
+LIVES = pa.schema(
+    [
+        ("tier", pa.string()),
+        ("stored", pa.int64()),  # blocks, or chunks of several, once for each stay
+        ("removed", pa.int64()),
+        ("never_read", pa.int64()),  # null: reads leave no trace in this tier
+        ("lifetime_p50_s", pa.float64()),  # of stays that ended
+        ("reuse_gap_p50_s", pa.float64()),  # from being stored or read to being read
+    ]
+)
+"""What became of the blocks in each tier during a round."""
+KV_EVENTS = pa.schema(
+    [
+        ("batch", pa.int64()),  # the engine's sequence number
+        ("t_s", pa.float64()),
+        ("kind", pa.string()),  # "stored" | "removed" | "cleared" | "lost" (batches that never came)
+        ("tier", pa.string()),  # "device" | "host" | "disk", else the engine's own word
+        ("hashes", pa.list_(pa.binary())),
+        ("parent", pa.binary()),  # of the first hash; null: it is the first block of a prompt, or not told
+        ("tokens", pa.list_(pa.int32())),  # of all the blocks; empty: not told
+        ("block_tokens", pa.int32()),
+        ("group", pa.int32()),  # of the KV cache, where a model has several
+    ]
+)
+"""What an engine said about its blocks, in the order in which it said it."""

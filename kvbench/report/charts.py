@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["effects", "itl_quantiles", "sources_over_time", "ttft_distribution", "ttft_over_time"]
+__all__ = [
+    "effects",
+    "itl_quantiles",
+    "label_axes",
+    "log_seconds",
+    "new_axes",
+    "sources_over_time",
+    "ttft_distribution",
+    "ttft_over_time",
+]
 
 WIDTH, HEIGHT = 410, 240
 """Of a chart in its own units, which are pixels on a phone held upright; larger screens scale it up."""
@@ -42,7 +51,7 @@ DASHES: Mapping[str, str | tuple[int, tuple[float, float]]] = {"baseline": (0, (
 TICKS = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 
 
-def _axes(height: float = HEIGHT, left: float = 66) -> tuple[Figure, Axes]:
+def new_axes(height: float = HEIGHT, left: float = 66) -> tuple[Figure, Axes]:
     """Axes with room for labels of a known size: measuring text would make a drawing depend on installed fonts."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -62,13 +71,14 @@ def _axes(height: float = HEIGHT, left: float = 66) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _label(axes: Axes, x: str, y: str) -> None:
+def label_axes(axes: Axes, x: str, y: str) -> None:
+    """What the axes show, in the muted colour and at the same distance in every figure."""
     axes.set_xlabel(x, color=COLOURS["muted"], fontsize=11)
     axes.set_ylabel(y, color=COLOURS["muted"], fontsize=11)
     axes.yaxis.set_label_coords(-54 / (WIDTH - 78), 0.5)
 
 
-def _log_seconds(axis: Axis, low: float, high: float) -> None:
+def log_seconds(axis: Axis, low: float, high: float) -> None:
     """At most seven labelled, round times on a log axis over [low, high]."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -100,9 +110,9 @@ def ttft_distribution(name: str, class_: str, arms: Mapping[str, Sequence[Sample
     bounds = _bounds(sample.values for samples in arms.values() for sample in samples)
     if bounds is None:
         return None
-    figure, axes = _axes()
+    figure, axes = new_axes()
     axes.set(xscale="log", xlim=bounds)
-    _log_seconds(axes.xaxis, *bounds)
+    log_seconds(axes.xaxis, *bounds)
     medians = []
     for role, samples in arms.items():
         pooled = Sample(
@@ -115,7 +125,7 @@ def ttft_distribution(name: str, class_: str, arms: Mapping[str, Sequence[Sample
         medians.append(f"{role}: {len(pooled)} requests, {pooled.failed} failed, median {median}")
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
-    _label(axes, "TTFT, from the intended time", "requests answered within")
+    label_axes(axes, "TTFT, from the intended time", "requests answered within")
     title = f"TTFT of class {class_}"
     return inline_svg(figure, name, title=title, description="; ".join(medians))
 
@@ -135,9 +145,9 @@ def itl_quantiles(name: str, arms: Mapping[str, Sequence[Sample]], requests: Map
     bounds = _bounds((s.values for samples in arms.values() for s in samples), floor=GAP_FLOOR_S)
     if bounds is None:
         return None
-    figure, axes = _axes()
+    figure, axes = new_axes()
     axes.set(yscale="log", ylim=bounds)
-    _log_seconds(axes.yaxis, *bounds)
+    log_seconds(axes.yaxis, *bounds)
     told, deepest = [], 1
     for role, samples in arms.items():
         pooled = np.sort(np.concatenate([np.empty(0), *(sample.values for sample in samples)]))
@@ -157,7 +167,7 @@ def itl_quantiles(name: str, arms: Mapping[str, Sequence[Sample]], requests: Map
     ticks = [q for q in TICKS if 1 - q >= 0.9 / deepest]
     axes.set_xticks([-math.log10(1 - q) for q in ticks], [quantile_name(q) for q in ticks])
     axes.set_xlim(0, None)
-    _label(axes, "share of gaps that are shorter", "ITL")
+    label_axes(axes, "share of gaps that are shorter", "ITL")
     return inline_svg(figure, name, title="ITL by percentile", description="; ".join(told))
 
 
@@ -166,7 +176,7 @@ def sources_over_time(
     name: str, arm: str, round_: int, rates: SourceRates, limits: tuple[float, float, float]
 ) -> str:
     """Prompt tokens per second, stacked by source. `limits`: first and last second, highest rate of the axes."""
-    figure, axes = _axes(height=165)
+    figure, axes = new_axes(height=165)
     below: Numbers = np.zeros(len(rates.t_s) - 1)
     for source, rate in rates.rates.items():
         above = below + np.nan_to_num(rate)
@@ -186,7 +196,7 @@ def sources_over_time(
     axes.set_ylim(0, limits[2] or 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
     axes.locator_params(axis="y", nbins=4)
-    _label(axes, "seconds from the round's start", "tokens/s")
+    label_axes(axes, "seconds from the round's start", "tokens/s")
     peak = show_value(float(below.max()), "tokens/s")
     return inline_svg(
         figure, name, title=f"Prompt tokens by source, {arm}, round {round_}", description=f"highest rate {peak}"
@@ -209,9 +219,9 @@ def ttft_over_time(name: str, arm: str, dots: Mapping[str, Dots], bounds: tuple[
     total = sum(map(len, dots.values()))
     if total == 0:
         return None
-    figure, axes = _axes()
+    figure, axes = new_axes()
     axes.set(yscale="log", ylim=bounds)
-    _log_seconds(axes.yaxis, *bounds)
+    log_seconds(axes.yaxis, *bounds)
     drawn = 0
     for kind, points in dots.items():
         marker, colour = MARKERS[kind]
@@ -228,7 +238,7 @@ def ttft_over_time(name: str, arm: str, dots: Mapping[str, Dots], bounds: tuple[
             markeredgecolor=COLOURS["surface"],
             markeredgewidth=0.4,
         )
-    _label(axes, "intended time, seconds from the round's start", "TTFT")
+    label_axes(axes, "intended time, seconds from the round's start", "TTFT")
     told = ", ".join(f"{len(points)} {kind}" for kind, points in dots.items())
     return inline_svg(
         figure, name, title=f"TTFT over time, {arm}", description=f"{told}; {drawn} of {total} points drawn"
@@ -253,7 +263,7 @@ def effects(name: str, results: Sequence[tuple[RuleResult, bool]]) -> str | None
     if not shown:
         return None
     longest = max(len(_short(result.rule)) for result, _ in shown)
-    figure, axes = _axes(height=58 + 34 * len(shown), left=14 + 6.6 * longest)
+    figure, axes = new_axes(height=58 + 34 * len(shown), left=14 + 6.6 * longest)
     low, high = _ratio_bounds([result for result, _ in shown])
     axes.set(xscale="log", xlim=(low, high), ylim=(len(shown) - 0.4, -0.6))
     for row, (result, upper) in enumerate(shown):

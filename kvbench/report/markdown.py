@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kvbench.report.data import ReportData
-from kvbench.report.parts import CandidateView, ChangeView, Figure, ReportView, RuleView, SourcesView
+from kvbench.report.parts import CandidateView, ChangeView, Figure, ReportView, RuleView, SourcesView, TableView
 from kvbench.report.view import view
 from kvbench.report.wording import metric_name, who_pays_note
 
@@ -53,6 +53,7 @@ def _candidate(candidate: CandidateView, confidence: str) -> list[str]:
         _sources(candidate.sources),
         "### Latency, all rounds together",
         _latency(candidate),
+        *(block for table in candidate.hits for block in _plain_table(table)),
         "### Load that was achieved" if candidate.achieved else "",
         _achieved(candidate),
         "### The instrument itself",
@@ -116,6 +117,14 @@ def _sources(each: Sequence[SourcesView]) -> str:
 def _latency(candidate: CandidateView) -> str:
     rows = [(metric_name(r.metric), r.class_, r.arm, r.n, r.p50, r.p90, r.p99) for r in candidate.latency]
     return _table(("Metric", "Class", "Arm", "n", "p50", "p90", "p99"), rows, right=3)
+
+
+def _plain_table(table: TableView) -> tuple[str, str, str]:
+    return (
+        f"### {escaped(table.heading)}",
+        escaped(table.note),
+        _table([escaped(name) for name in table.header], table.rows, right=table.right),
+    )
 
 
 def _achieved(candidate: CandidateView) -> str:

@@ -18,6 +18,7 @@ __all__ = [
     "RuleView",
     "SourcePart",
     "SourcesView",
+    "TableView",
 ]
 
 
@@ -122,6 +123,19 @@ class PerRound:
 
 
 @dataclass(frozen=True)
+class TableView:
+    """A table that needs nothing but its cells; columns from `right` on are figures."""
+
+    heading: str
+    note: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: int
+    brief: bool = False
+    """Whether it has a place where room is short."""
+
+
+@dataclass(frozen=True)
 class ArmView:
     """An arm's configuration."""
 
@@ -157,6 +171,8 @@ class CandidateView:
     instrument: tuple[Figure, ...]
     not_tested: tuple[str, ...]
     achieved: tuple[Achieved, ...]
+    hits: tuple[TableView, ...]
+    """What single hits were worth, and how that is known."""
 
     def latency_of(self, metric: str) -> tuple[LatencyView, ...]:
         return tuple(row for row in self.latency if row.metric == metric)

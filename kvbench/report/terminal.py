@@ -13,11 +13,11 @@ from rich.text import Text
 from kvbench.judge.sources import SOURCES
 from kvbench.judge.verdict import Outcome
 from kvbench.report.data import ReportData
-from kvbench.report.parts import CandidateView, ChangeView, ReportView, RuleView, SourcesView
+from kvbench.report.parts import CandidateView, ChangeView, ReportView, RuleView, SourcesView, TableView
 from kvbench.report.view import view
 from kvbench.report.wording import CHANGES, MISSING
 
-__all__ = ["encodable", "render_verdict"]
+__all__ = ["encodable", "plain_table", "render_verdict"]
 
 WIDE = 112
 """From this many columns a rule fits on one line of a table."""
@@ -123,6 +123,10 @@ def _detail(candidate: CandidateView, width: int, *, named: bool) -> Iterable[Re
     yield from (_sources(sources, width) for sources in candidate.sources)
     yield _heading(f"TTFT by class{of}")
     yield _ttft(candidate)
+    for table in candidate.hits:
+        if table.brief:
+            yield _heading(f"{table.heading}{of}")
+            yield plain_table(table, width)
     yield _heading("The instrument itself")
     for figure in candidate.instrument:
         if not figure.detail:
@@ -255,6 +259,28 @@ def _sources(sources: SourcesView, width: int) -> RenderableType:
             legend.add_row(*map(Text, figures[left : left + 2]))
     head = Text.assemble((sources.arm, "bold"), f"  {sources.total} tokens  ", bar)
     return Padding(Group(head, Padding(legend, (0, 0, 0, 2))), (0, 0, 0, 2))
+
+
+def plain_table(table: TableView, width: int) -> RenderableType:
+    """As a table where there is room, else a line for each figure."""
+    if width >= WIDE:
+        grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for place, name in enumerate(table.header):
+            grid.add_column(name, justify="right" if place >= table.right else "left", overflow="fold")
+        for row in table.rows:
+            grid.add_row(*map(Text, row))
+        return Padding(grid, (0, 0, 0, 2))
+    lines: list[RenderableType] = []
+    for row in table.rows:
+        lines.append(Text(" ".join(row[: table.right]), style="bold"))
+        figures = zip(table.header[table.right :], row[table.right :], strict=True)
+        lines.append(Padding(Text("  ".join(f"{_inside(name)} {cell}" for name, cell in figures)), (0, 0, 0, 2)))
+    return Padding(Group(*lines), (0, 0, 0, 2))
+
+
+def _inside(heading: str) -> str:
+    """A column's heading in the middle of a line; names such as TTFT keep their letters."""
+    return heading if heading[1:2].isupper() else heading[:1].lower() + heading[1:]
 
 
 def _ttft(candidate: CandidateView) -> RenderableType:

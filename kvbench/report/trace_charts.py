@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvbench.report.charts import _label, _log_seconds, new_axes
+from kvbench.report.charts import label_axes, log_seconds, new_axes
 from kvbench.report.svg import COLOURS, drawing_style, inline_svg
 from kvbench.spec.quantity import show_bytes, show_seconds
 
@@ -36,7 +36,7 @@ def hit_curve_chart(name: str, points: Sequence[Mapping[str, Any]], tiers: Mappi
             axes.text(size, axes.get_ylim()[1] * 0.98, f" {tier}", color=COLOURS[tier], fontsize=11, va="top")
     _byte_ticks(axes, float(sizes[0]), largest * 1.3)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    _label(axes, "size of the cache", "prompt tokens served")
+    label_axes(axes, "size of the cache", "prompt tokens served")
     told = f"from {served[0]:.1%} at {show_bytes(sizes[0])} to {served[-1]:.1%} at {show_bytes(sizes[-1])}"
     return inline_svg(figure, name, title="Prompt tokens served by cache size", description=told)
 
@@ -60,9 +60,9 @@ def reuse_time_chart(name: str, percentiles: Mapping[str, float]) -> str | None:
     low, high = float(times.min()) / 1.15, float(times.max()) * 1.15
     figure, axes = new_axes()
     axes.set(xscale="log", xlim=(low, high), ylim=(0, 102))
-    _log_seconds(axes.xaxis, low, high)
+    log_seconds(axes.xaxis, low, high)
     axes.plot(times, shares, color=COLOURS["candidate"], marker="o", markersize=4)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
-    _label(axes, "time until a block is used again", "reuses within")
+    label_axes(axes, "time until a block is used again", "reuses within")
     told = "; ".join(f"{int(share)} % within {show_seconds(value)}" for share, value in known)
     return inline_svg(figure, name, title="Time until reuse", description=told)

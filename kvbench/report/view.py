@@ -10,6 +10,7 @@ from kvbench.judge.sources import SOURCES
 from kvbench.judge.verdict import CandidateVerdict, ClassChange, Outcome, RuleResult
 from kvbench.report.achieved import achieved
 from kvbench.report.data import ArmFacts, ReportData
+from kvbench.report.hits import hit_tables
 from kvbench.report.instrument import instrument_figures
 from kvbench.report.parts import (
     ArmView,
@@ -110,6 +111,7 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
         achieved=tuple(
             row for arm in (verdict.baseline, verdict.candidate) for row in achieved(arm, data.rounds.get(arm, []))
         ),
+        hits=hit_tables(verdict),
     )
 
 
@@ -280,6 +282,11 @@ def _workload(workload: Workload) -> tuple[Figure, ...]:
         Figure("phases", phases),
         Figure("classes", classes),
         Figure("prompts sent again", show_share(workload.repeat)),
+        *(
+            [Figure("held out of the secondary tier", show_share(share))]
+            if (share := workload.tier_holdout)
+            else []
+        ),
         Figure("request time-out", show_seconds(workload.request_timeout)),
     )
 

@@ -6,13 +6,14 @@ Times in seconds from the round's start, lengths in tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.errors import InputError
 from kvbench.spec.workload import Workload
 from kvbench.workload.arrivals import MOST_REQUESTS, arrival_times
 from kvbench.workload.classes import ClassSource, make_classes
 from kvbench.workload.conversation import Conversation, Turn
+from kvbench.workload.holdout import with_holdout
 from kvbench.workload.popularity import weighted_sampler
 from kvbench.workload.randomness import Identities, Stream
 from kvbench.workload.rates import lay_out_phases
@@ -37,9 +38,8 @@ def build_schedule(
 
     `block_tokens`, `capacities_tokens` (by tier) and `max_model_len` (prompt and output together) are the baseline
     engine's, for whichever arm the schedule is made; None: not known. InputError when the file asks for what cannot
-    be planned; NotSupportedYetError for a tier holdout.
+    be planned.
     """
-    _refuse_unsupported(workload)
     if workload.arrivals.trace is not None:
         return build_replay(
             workload, round_index, capacities_tokens=capacities_tokens, max_model_len=max_model_len
@@ -69,7 +69,7 @@ def build_replay(
     """What one round sends of a trace, and what became of the trace. Arguments and errors: see `build_schedule`."""
     played = replay(workload, round_index, capacities_tokens=capacities_tokens)
     _checked(played.schedule, max_model_len)
-    return played
+    return replace(played, schedule=with_holdout(played.schedule, workload))
 
 
 def schedule_of(
@@ -96,18 +96,13 @@ def schedule_of(
         concurrency=concurrency,
         request_timeout_s=workload.request_timeout,
     )
-    return _checked(schedule, max_model_len)
+    return with_holdout(_checked(schedule, max_model_len), workload)
 
 
 def _checked(schedule: Schedule, max_model_len: int | None) -> Schedule:
     if max_model_len is not None:
         _check_lengths(schedule, max_model_len)
     return schedule
-
-
-def _refuse_unsupported(workload: Workload) -> None:
-    if workload.tier_holdout:
-        raise NotSupportedYetError("tier_holdout")
 
 
 def _concurrency(workload: Workload) -> int | None:

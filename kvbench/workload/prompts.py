@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kvbench.errors import InputError
 from kvbench.workload.schedule import PlannedRequest, Segment
 
-__all__ = ["Ids", "PromptWriter", "prompt_digest"]
+__all__ = ["Ids", "PromptWriter", "prompt_digest", "text_digest"]
 
 Ids = NDArray[np.int32]
 """Token ids, one dimension."""
@@ -96,6 +96,11 @@ class PromptWriter:
 def prompt_digest(ids: Sequence[int] | Ids) -> str:
     """32 hex digits (BLAKE2b) over the ids as little-endian 32-bit numbers."""
     return hashlib.blake2b(np.ascontiguousarray(ids, "<i4").tobytes(), digest_size=16).hexdigest()
+
+
+def text_digest(text: bytes) -> str:
+    """32 hex digits (BLAKE2b) over a prompt that is sent as text."""
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def _mixed(identity: int) -> int:

@@ -54,6 +54,8 @@ class PlannedRequest:
     """The user leaves once so many tokens have come; None: not after tokens."""
     abort_after_s: float | None = None
     """The user leaves so long after the intended time; None: not after a time."""
+    holdout: bool = False
+    """Sent past the tiers behind the host, where the arm has one: what it would have been without them."""
 
     @property
     def own_prompt_tokens(self) -> int:

@@ -42,6 +42,7 @@ _TABLE = pa.schema(
         ("branch", pa.int64()),
         ("abort_after_tokens", pa.int64()),
         ("abort_after_s", pa.float64()),
+        ("holdout", pa.bool_()),
     ]
 )
 """`identities` and `tokens` are the segments of a request."""

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.errors import InputError
 from kvbench.spec.workload import Workload
 from kvbench.workload.build import build_schedule
 from kvbench.workload.schedule import PlannedRequest, Schedule
@@ -344,11 +344,6 @@ def test_a_session_is_measured_at_its_last_turn() -> None:
     assert build(spec, max_model_len=1500).requests
     with pytest.raises(InputError, match=r"class 'agent'.*at turn 10 of a session"):
         build(spec, max_model_len=1499)
-
-
-def test_what_comes_later_says_so() -> None:
-    with pytest.raises(NotSupportedYetError, match="tier_holdout"):
-        build(workload(tier_holdout="10%"))
 
 
 def test_values_do_not_change() -> None:

@@ -1,0 +1,251 @@
+"""What hits were worth: TTFT by source, the cost of a token from each, and what promotions saved or lost.
+
+A line is fitted to the requests of both arms; what computing a promoted prompt would have taken follows from it.
+Failed requests and requests whose sources are not known stay out. Seconds, tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from kvbench.judge import wording
+from kvbench.judge.case import Case, JudgedRound
+from kvbench.judge.latency import Bools, Floats
+from kvbench.judge.movement import lookup_wait, movement, preemptions, tier_lives, written_bytes
+from kvbench.judge.neighbours import neighbours
+from kvbench.judge.paired import Levels, estimate
+from kvbench.judge.quality import HitQuality, SourceTtft, TierWorth, TokenCost
+from kvbench.judge.sources import SOURCES
+from kvbench.plan.cost_mix import METHOD, MixFit, Requests, fit_mix
+
+__all__ = ["hit_quality", "losses", "source_rows", "worth_sentence"]
+
+TIERS: tuple[Literal["host"], Literal["disk"]] = ("host", "disk")
+FEWEST = 3
+"""Requests of one kind below which no median is told."""
+GIB = 2**30
+
+
+def hit_quality(case: Case) -> HitQuality | None:
+    """None: no request of the candidate has a ledger."""
+    if not any(pair.candidate.ledger.split.any() for pair in case.pairs):
+        return None
+    fit = fit_mix(_of_both_arms(case), confidence=case.confidence)
+    candidates = [pair.candidate for pair in case.pairs]
+    return HitQuality(
+        method=METHOD if fit is not None else None,
+        costs=_costs(fit),
+        ttft_by_source=_by_source(case),
+        worth=[] if fit is None else [row for tier in TIERS if (row := _worth(case, fit, tier)) is not None],
+        neighbours=neighbours(case, [_own_cost(fit, judged) for judged in candidates]),
+        movement=movement(candidates),
+        lives=tier_lives(candidates),
+        lookup_wait_s=lookup_wait(candidates),
+        preemptions=preemptions(candidates),
+    )
+
+
+def worth_sentence(row: TierWorth) -> str:
+    """`promotions from host lost 12 s over 40 requests; ...`."""
+    lost = "lost" if row.saved_s < 0 else "saved"
+    return (
+        f"promotions from {row.tier} {lost} {wording.value(abs(row.saved_s), 's')} over "
+        f"{wording.count(row.requests, 'request')}, {wording.share(row.lost_share)} of which waited longer than "
+        "computing would have taken"
+    )
+
+
+def losses(hits: HitQuality | None) -> list[str]:
+    """Sentences about the tiers whose promotions lost more than they saved, as far as the interval tells."""
+    worth = [] if hits is None else hits.worth
+    return [worth_sentence(row) for row in worth if row.saved_ci is not None and row.saved_ci[1] < 0]
+
+
+def _chosen(judged: JudgedRound) -> Bools:
+    return np.asarray(judged.ledger.split & (judged.latencies.per_request("ttft_service") > 0))
+
+
+def _requests(judged: JudgedRound, chosen: Bools, group: int, *, candidate: bool) -> Requests:
+    count = int(chosen.sum())
+    return Requests(
+        tokens={source: judged.ledger.tokens(source)[chosen] for source in SOURCES},
+        seconds=judged.latencies.per_request("ttft_service")[chosen],
+        groups=np.full(count, group, np.int64),
+        of_candidate=np.full(count, candidate),
+    )
+
+
+def _of_both_arms(case: Case) -> Requests:
+    """Rounds that share a launch are left out together."""
+    parts = [
+        _requests(judged, _chosen(judged), group, candidate=candidate)
+        for group, places in enumerate(case.units.groups)
+        for place in places
+        for judged, candidate in ((case.pairs[place].baseline, False), (case.pairs[place].candidate, True))
+    ]
+    return Requests(
+        tokens={source: np.concatenate([part.tokens[source] for part in parts]) for source in SOURCES},
+        seconds=np.concatenate([part.seconds for part in parts]),
+        groups=np.concatenate([part.groups for part in parts]),
+        of_candidate=np.concatenate([part.of_candidate for part in parts]),
+    )
+
+
+def _costs(fit: MixFit | None) -> list[TokenCost]:
+    found = [] if fit is None else [_cost(fit, source) for source in SOURCES]
+    return [cost for cost in found if cost is not None]
+
+
+def _cost(fit: MixFit, source: str) -> TokenCost | None:
+    per_token_s = fit.per_token_s(source)
+    if per_token_s is None:
+        return None
+    behind = source in TIERS
+    return TokenCost(
+        source=source,
+        per_token_s=per_token_s,
+        ci=fit.interval(lambda line: line.per_token_s(source)),
+        fixed_s=fit.fixed_s(source) if behind else None,
+        fixed_ci=fit.interval(lambda line: line.fixed_s(source)) if behind else None,
+    )
+
+
+# -- TTFT by source -------------------------------------------------------------------------------------------
+
+
+def _by_source(case: Case) -> list[SourceTtft]:
+    """Arm × where most of the prompt came from × prompts from a power of two to the next."""
+    arms = (
+        (case.comparison.baseline.name, [pair.baseline for pair in case.pairs]),
+        (case.comparison.candidate.name, [pair.candidate for pair in case.pairs]),
+    )
+    return [
+        row
+        for arm, rounds in arms
+        for row in source_rows(arm, rounds, lambda each: _interval_of_medians(case, each))
+    ]
+
+
+def source_rows(
+    arm: str, rounds: Sequence[JudgedRound], interval: Callable[[Sequence[Floats]], tuple[float, float] | None]
+) -> Iterator[SourceTtft]:
+    """Of one arm; `interval` makes one of the values of every round."""
+    kinds = [_kinds(judged) for judged in rounds]
+    for source, low in sorted({kind for each in kinds for kind in each}, key=lambda k: (k[1], SOURCES.index(k[0]))):
+        chosen = [each.get((source, low)) for each in kinds]
+        service = [_values(judged, "ttft_service", mask) for judged, mask in zip(rounds, chosen, strict=True)]
+        ttft = np.concatenate([_values(j, "ttft", mask) for j, mask in zip(rounds, chosen, strict=True)])
+        if len(ttft) < FEWEST:
+            continue
+        yield SourceTtft(
+            arm=arm,
+            source=source,
+            prompt_tokens_from=low,
+            prompt_tokens_to=2 * low - 1,
+            n=len(ttft),
+            ttft_p50_s=float(np.median(ttft)),
+            service_p50_s=float(np.median(np.concatenate(service))),
+            service_ci=interval(service),
+        )
+
+
+def _kinds(judged: JudgedRound) -> dict[tuple[str, int], Bools]:
+    """Which requests are of which kind: main source, and power of two below the prompt's length."""
+    tokens = np.column_stack([judged.ledger.tokens(source) for source in SOURCES])
+    split = judged.ledger.split
+    main = np.argmax(np.where(split[:, None], tokens, 0.0), axis=1)
+    prompt = np.where(split, tokens.sum(axis=1), 1.0)
+    low = 2 ** np.floor(np.log2(np.maximum(prompt, 1.0))).astype(np.int64)
+    found: dict[tuple[str, int], Bools] = {}
+    for place, length in sorted(set(zip(main[split].tolist(), low[split].tolist(), strict=True))):
+        found[SOURCES[place], length] = np.asarray(split & (main == place) & (low == length))
+    return found
+
+
+def _values(judged: JudgedRound, metric: str, chosen: Bools | None) -> Floats:
+    return np.empty(0) if chosen is None else judged.latencies.per_request(metric)[chosen]
+
+
+def _interval_of_medians(case: Case, each: Sequence[Floats]) -> tuple[float, float] | None:
+    medians = {place: float(np.median(values)) for place, values in enumerate(each) if len(values) >= FEWEST}
+    units = case.units.only(list(medians))
+    levels = Levels(case.alpha, case.alpha)
+    return estimate(units.average(medians), units.look, confidence=case.confidence, levels=levels).ci
+
+
+# -- what hits were worth --------------------------------------------------------------------------------------
+
+
+def _own_cost(fit: MixFit | None, judged: JudgedRound) -> Floats:
+    """What each request's TTFT is by the fitted line; zero where nothing is known of it."""
+    costs = np.zeros(len(judged.latencies))
+    chosen = _chosen(judged)
+    if fit is not None and chosen.any():
+        costs[chosen] = fit.predicted(_requests(judged, chosen, 0, candidate=True))
+    return costs
+
+
+def _worth(case: Case, fit: MixFit, tier: Literal["host", "disk"]) -> TierWorth | None:
+    """A request served by both tiers counts in each by the tokens that it had from there."""
+    rounds = [_saved(pair.candidate, fit, tier) for pair in case.pairs]
+    saved = np.concatenate([seconds for seconds, _ in rounds])
+    tokens = float(sum(tokens.sum() for _, tokens in rounds))
+    if not len(saved):
+        return None
+    levels = Levels(case.alpha, case.alpha)
+    sums = case.units.average([float(seconds.sum()) for seconds, _ in rounds])
+    ci = estimate(sums, case.units.look, confidence=case.confidence, levels=levels).ci
+    count = len(case.pairs)
+    even, total = fit.break_even(tier), float(saved.sum())
+    return TierWorth(
+        tier=tier,
+        requests=len(saved),
+        tokens=int(tokens),
+        saved_s=total,
+        saved_ci=None if ci is None else (count * ci[0], count * ci[1]),
+        lost_share=float(np.mean(saved < 0)),
+        break_even_tokens=even if even is not None and math.isfinite(even) else None,
+        break_even_ci=fit.interval(lambda line: line.break_even(tier)),
+        pays="unknown" if even is None else "yes" if math.isfinite(even) else "never",
+        saved_s_per_gib_moved=_per_gib(total, _moved_bytes(case, tokens)),
+        saved_s_per_gib_kept=_per_gib(total, _kept_bytes(case, tier)),
+    )
+
+
+def _saved(judged: JudgedRound, fit: MixFit, tier: str) -> tuple[Floats, Floats]:
+    """(seconds saved, tokens from the tier) of every request that had any from it.
+
+    Computing would have taken what the line says, plus what requests without promotions took beyond the line.
+    """
+    chosen = _chosen(judged)
+    requests = _requests(judged, chosen, 0, candidate=True)
+    if not chosen.any():
+        return np.empty(0), np.empty(0)
+    behind = requests.tokens["host"] + requests.tokens["disk"]
+    beyond = (requests.seconds - fit.predicted(requests))[behind == 0]
+    usual_s = float(beyond.mean()) if len(beyond) >= FEWEST else 0.0
+    saved = fit.computed_instead(requests) + usual_s - requests.seconds
+    served = requests.tokens[tier] > 0
+    share = requests.tokens[tier][served] / behind[served]
+    return saved[served] * share, requests.tokens[tier][served]
+
+
+def _per_gib(saved_s: float, amount_bytes: float | None) -> float | None:
+    return saved_s / (amount_bytes / GIB) if amount_bytes else None
+
+
+def _moved_bytes(case: Case, tokens: float) -> float | None:
+    per_token = case.pairs[0].candidate.recorded.capacities.get("kv_bytes_per_token")
+    return None if per_token is None else tokens * per_token
+
+
+def _kept_bytes(case: Case, tier: str) -> float | None:
+    """The host's size; of the disk what was written to it in a round."""
+    host = case.comparison.candidate.tiers.host
+    if tier == "host":
+        return float(host.size) if host is not None else None
+    return written_bytes([pair.candidate for pair in case.pairs])

@@ -1,0 +1,61 @@
+"""The sums of both arms' ledgers beside what their engines counted over the same time. Tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from kvbench.judge.case import Case
+from kvbench.judge.evidence import ArmRound
+from kvbench.judge.latency import numbers
+from kvbench.judge.quality import LedgerTotals
+from kvbench.judge.round_ledger import UNATTRIBUTED
+from kvbench.judge.sources import SOURCES
+
+__all__ = ["arm_totals", "ledger_totals"]
+
+COLUMNS = (*SOURCES, UNATTRIBUTED)
+
+
+def ledger_totals(case: Case) -> list[LedgerTotals]:
+    """Of both arms, over whole rounds; nothing of an arm without a ledger."""
+    arms = (
+        (case.comparison.baseline.name, [pair.baseline.recorded for pair in case.pairs]),
+        (case.comparison.candidate.name, [pair.candidate.recorded for pair in case.pairs]),
+    )
+    return [totals for arm, rounds in arms if (totals := arm_totals(arm, rounds)) is not None]
+
+
+def arm_totals(arm: str, rounds: Sequence[ArmRound]) -> LedgerTotals | None:
+    """Of one arm; None unless every round has a ledger."""
+    if not rounds or any(recorded.ledger.empty for recorded in rounds):
+        return None
+    rows = pd.concat([recorded.ledger for recorded in rounds], ignore_index=True)
+    tokens = {name: int(np.nansum(numbers(rows, name))) for name in COLUMNS}
+    counters = {source: _counted(rounds, source) for source in SOURCES}
+    prompt = float(np.nansum(numbers(rows, "prompt_tokens")))
+    return LedgerTotals(
+        arm=arm,
+        requests=len(rows),
+        evidence={str(name): int(count) for name, count in rows["evidence"].value_counts().sort_index().items()},
+        tokens=tokens,
+        counters=counters,
+        mismatch_points={
+            source: None if counted is None or not prompt else 100 * (tokens[source] - counted) / prompt
+            for source, counted in counters.items()
+        },
+    )
+
+
+def _counted(rounds: Sequence[ArmRound], source: str) -> float | None:
+    """What the engine counted from the first scrape of each round to the last."""
+    each = [_increase(recorded, source) for recorded in rounds]
+    known = [value for value in each if value is not None]
+    return sum(known) if len(known) == len(each) else None
+
+
+def _increase(recorded: ArmRound, source: str) -> float | None:
+    times = recorded.counters.source_times()
+    return recorded.counters.by_source(float(times[0]))[source] if len(times) else None

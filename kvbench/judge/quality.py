@@ -1,0 +1,153 @@
+"""What a verdict says about single hits: values of `verdict.json`. They describe; rules decide. Seconds, tokens."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import AliasChoices, Field
+
+from kvbench.judge.verdict_model import JudgeModel
+
+__all__ = [
+    "HitQuality",
+    "Holdout",
+    "LedgerTotals",
+    "Movement",
+    "Neighbours",
+    "SourceTtft",
+    "TierLives",
+    "TierWorth",
+    "TokenCost",
+]
+
+Ends = tuple[float, float]
+
+
+class LedgerTotals(JudgeModel):
+    """One arm's ledger over all rounds, beside the engine's own counters over the same time."""
+
+    arm: str
+    requests: int
+    evidence: dict[str, int]
+    """Requests by what their split rests on."""
+    tokens: dict[str, int]
+    """By source, and `unattributed`: cached in a tier that is not known."""
+    counters: dict[str, float | None]
+    mismatch_points: dict[str, float | None]
+    """Ledger less counters, in per cent of the prompt tokens; None: the engine does not count that source."""
+
+
+class SourceTtft(JudgeModel):
+    """Requests of one arm, most of whose prompt came from one source, with prompts of similar length."""
+
+    arm: str
+    source: str
+    prompt_tokens_from: int
+    prompt_tokens_to: int
+    n: int
+    ttft_p50_s: float
+    service_p50_s: float
+    """From the actual send."""
+    service_ci: Ends | None = None
+
+
+class TokenCost(JudgeModel):
+    """What the fitted line says of one source."""
+
+    source: str
+    per_token_s: float
+    ci: Ends | None = None
+    fixed_s: float | None = None
+    """Of one hit, however long."""
+    fixed_ci: Ends | None = None
+
+
+class TierWorth(JudgeModel):
+    """What the hits of one tier were worth, against computing the same tokens."""
+
+    tier: Literal["host", "disk"]
+    requests: int
+    tokens: int
+    saved_s: float
+    """Sum over requests; below zero: lost."""
+    saved_ci: Ends | None = None
+    lost_share: float
+    """Of these requests: those that waited longer than computing would have taken."""
+    break_even_tokens: float | None = None
+    """From so many tokens on a hit is faster; None: never, or not known."""
+    break_even_ci: Ends | None = None
+    pays: Literal["yes", "never", "unknown"]
+    """Whether a token from the tier costs less than a computed one."""
+    saved_s_per_gib_moved: float | None = None
+    saved_s_per_gib_kept: float | None = None
+
+
+class Neighbours(JudgeModel):
+    """Requests without promotions: while others were promoted, and while none was."""
+
+    during: int
+    quiet: int
+    ttft_service_during_s: float
+    ttft_service_quiet_s: float
+    effect_s: float
+    """Median difference, what their own prompts cost taken off."""
+    effect_ci: Ends | None = None
+    itl_during_p50_s: float | None = None
+    itl_quiet_p50_s: float | None = None
+    itl_during_p99_s: float | None = None
+    itl_quiet_p99_s: float | None = None
+
+
+class Movement(JudgeModel):
+    """Bytes on one way between tiers in the measured part of all rounds."""
+
+    way: str
+    gib: float
+    seconds: float | None = None
+    """Of all transfers, added up although they overlap."""
+    gib_per_s: float | None = None
+
+
+class TierLives(JudgeModel):
+    """What became of the candidate's blocks in one tier, all rounds with their filling; medians over rounds."""
+
+    tier: str
+    stored: int
+    removed: int
+    never_read: int | None = None
+    lifetime_p50_s: float | None = None
+    """Of those that were removed."""
+    reuse_gap_p50_s: float | None = None
+    """From being stored or read to being read."""
+
+
+class HitQuality(JudgeModel):
+    """Of the candidate; `ttft_by_source` of both arms."""
+
+    method: str | None = None
+    costs: list[TokenCost] = Field(default_factory=list)
+    ttft_by_source: list[SourceTtft] = Field(default_factory=list)
+    worth: list[TierWorth] = Field(default_factory=list)
+    neighbours: Neighbours | None = None
+    movement: list[Movement] = Field(default_factory=list)
+    lives: list[TierLives] = Field(default_factory=list)
+    lookup_wait_s: float | None = None
+    """Mean time that a request waited for tiers to answer and to promote, of those that waited."""
+    preemptions: float | None = None
+
+
+class Holdout(JudgeModel):
+    """The candidate's requests that were sent past its secondary tier, against the others at the same server."""
+
+    class_: str = Field(
+        default="all", validation_alias=AliasChoices("class", "class_"), serialization_alias="class"
+    )
+    held: int
+    kept: int
+    ttft_held_s: float
+    """Mean, failed requests at the time-out."""
+    ttft_kept_s: float
+    difference_s: float
+    """What the tier does to the mean TTFT: below zero is faster with it."""
+    ci: Ends | None = None
+    method: str

@@ -1,0 +1,245 @@
+"""What hits were worth, on emulated rounds whose costs are known, and on rounds made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvbench.engine.emulated.virtual import simulate
+from kvbench.judge.case import build_case
+from kvbench.judge.evidence import Comparison, RoundPair
+from kvbench.judge.hit_quality import hit_quality
+from kvbench.judge.judge import judge
+from kvbench.judge.neighbours import neighbours
+from kvbench.judge.quality import HitQuality
+from kvbench.judge.verdict import CandidateVerdict, Outcome
+from kvbench.record.tables import LEDGER
+from kvbench.spec.profile import Profile
+from kvbench.spec.rules import Rules
+from kvbench.spec.workload import Workload
+from kvbench.workload.build import build_schedule
+from tests.judge.build import arm_round, as_table, comparison, request_rows
+
+COMPUTED_S, LOAD_BLOCK_S, READ_BLOCK_S, BLOCK = 1.25e-4, 2.5e-4, 5e-4, 128
+ROUNDS = 3
+
+
+def workload(**changes: object) -> Workload:
+    prefix = {"pool": 12, "popularity": "uniform"}
+    spec: dict = {
+        "name": "hits",
+        "seed": 4,
+        "arrivals": {"process": "poisson", "rate": 0.8},
+        "phases": [{"name": "steady", "for": 120.0}],
+        "classes": {
+            "short": {"prefix": {"tokens": 1024, **prefix}, "suffix_tokens": 64, "output_tokens": 4},
+            "long": {"prefix": {"tokens": 3072, **prefix}, "suffix_tokens": 64, "output_tokens": 4},
+        },
+        "prime": "each_prefix_once",
+        **changes,
+    }
+    return Workload.model_validate(spec)
+
+
+def profile(name: str, *, host_blocks: int = 0, disk: bool = False, inject: dict | None = None) -> Profile:
+    tiers: dict = {"device": {"blocks": 100}}
+    if host_blocks:
+        tiers["host"] = {"size": host_blocks * 262_144}
+    if disk:
+        tiers["disk"] = {"path": "/nowhere/kv"}
+    still = {"launch": 0.01, "level": 0.01, "step": 0.01}
+    engine = {
+        "kind": "emulated",
+        "model": "tiny",
+        "args": {"max-model-len": 4096},
+        "emulation": {"noise": still, "costs": {"token_context": 0.0}},
+        **({"inject": inject} if inject else {}),
+    }
+    return Profile.model_validate({"name": name, "engine": engine, "tiers": tiers})
+
+
+@cache
+def compared(*, slow: float = 1.0, holdout: float = 0.0, disk: bool = True) -> Comparison:
+    """Three rounds of the device alone against host and disk behind it."""
+    spec = workload(tier_holdout=holdout)
+    baseline = profile("base")
+    inject = {"slow_promotions": {"factor": slow}} if slow != 1.0 else None
+    candidate = profile("tiered", host_blocks=200, disk=disk, inject=inject)
+    pairs = []
+    for index in range(1, ROUNDS + 1):
+        schedule = build_schedule(spec, index, block_tokens=BLOCK, capacities_tokens=None, max_model_len=4096)
+        sides = [
+            simulate(schedule, arm, label=f"{arm.name}-{index}").arm_round(arm.name, index)
+            for arm in (baseline, candidate)
+        ]
+        pairs.append(RoundPair(index, *sides))
+    rules = Rules.model_validate(
+        {
+            "guardrails": [],
+            "benefits": [{"id": "ttft", "metric": "ttft", "quantile": 0.5, "max_ratio": 0.9}],
+            "rounds": {"min": ROUNDS, "max": ROUNDS},
+        }
+    )
+    return Comparison(baseline, candidate, spec, rules, tuple(pairs), ROUNDS)
+
+
+@cache
+def verdict(**changes: object) -> CandidateVerdict:
+    return judge(compared(**changes))
+
+
+def quality(**changes: object) -> HitQuality:
+    found = verdict(**changes).hits
+    assert found is not None
+    return found
+
+
+def test_the_costs_of_the_engine_are_found_again() -> None:
+    costs = {cost.source: cost for cost in quality().costs}
+    assert costs["computed"].per_token_s == pytest.approx(COMPUTED_S, rel=0.05)
+    assert costs["host"].per_token_s == pytest.approx(LOAD_BLOCK_S / BLOCK, rel=0.5)
+    assert costs["device"].per_token_s == pytest.approx(0.0, abs=3e-6)
+    order = [costs[source].per_token_s for source in ("device", "host", "disk", "computed")]
+    assert order == sorted(order)
+    for cost in costs.values():
+        assert cost.ci is not None
+        assert cost.ci[0] <= cost.per_token_s <= cost.ci[1]
+    assert costs["disk"].ci is not None
+    assert costs["computed"].ci is not None
+    assert costs["disk"].ci[1] < costs["computed"].ci[0], "computing costs more beyond doubt"
+
+
+def test_good_promotions_saved_what_computing_would_have_taken() -> None:
+    rows = {row.tier: row for row in quality().worth}
+    for tier in ("host", "disk"):
+        row = rows[tier]
+        most = row.tokens * COMPUTED_S
+        assert 0.5 * most < row.saved_s < 1.1 * most
+        assert row.pays == "yes"
+        assert row.lost_share < 0.1
+        assert row.break_even_tokens is not None
+        assert row.break_even_tokens < 1024
+        assert row.saved_s_per_gib_moved == pytest.approx(row.saved_s / (row.tokens * 2048 / 2**30))
+    assert rows["host"].saved_s_per_gib_kept == pytest.approx(rows["host"].saved_s / (200 * 262_144 / 2**30))
+
+
+def test_promotions_slower_than_computing_lost_seconds_and_the_tier_is_named() -> None:
+    """Given host loads that take longer than recompute, then so many seconds were lost, NO_GO, and which tier."""
+    slow = verdict(slow=120.0, disk=False)
+    assert slow.hits is not None
+    (host,) = [row for row in slow.hits.worth if row.tier == "host"]
+    assert host.saved_s < 0
+    assert host.lost_share > 0.9
+    assert host.pays == "never"
+    assert slow.verdict is Outcome.NO_GO
+    assert slow.action is not None
+    assert slow.action.disable_tier == "host"
+    assert any(reason.startswith("promotions from host lost ") for reason in slow.reasons)
+
+
+def test_ttft_rises_from_source_to_source() -> None:
+    rows = [row for row in quality().ttft_by_source if row.prompt_tokens_from == 2048]
+    service = {(row.arm, row.source): row.service_p50_s for row in rows}
+    assert service["tiered", "device"] < service["tiered", "host"] < service["tiered", "disk"]
+    assert service["tiered", "disk"] < service["base", "computed"]
+    assert all(row.service_ci is not None for row in rows if row.n > 3 * ROUNDS * 3)
+
+
+def test_the_ledger_of_both_arms_adds_up_to_the_counters() -> None:
+    for arm in verdict().ledger:
+        assert arm.mismatch_points == dict.fromkeys(("device", "host", "disk", "computed"), 0.0)
+        assert sum(arm.evidence.values()) == arm.requests
+    assert {arm.arm for arm in verdict().ledger} == {"base", "tiered"}
+
+
+def test_a_tenth_held_out_shows_what_the_disk_is_worth() -> None:
+    (all_, *classes) = verdict(holdout=0.3).holdout
+    assert all_.class_ == "all"
+    assert {row.class_ for row in classes} == {"short", "long"}
+    assert all_.ci is not None
+    assert all_.difference_s < 0
+    assert all_.ci[1] < 0, "held out requests compute what the disk would have given"
+    assert all_.difference_s == pytest.approx(all_.ttft_kept_s - all_.ttft_held_s)
+
+
+def test_without_a_secondary_tier_nothing_is_held_out() -> None:
+    assert verdict(holdout=0.3, disk=False).holdout == []
+    assert verdict().holdout == []
+
+
+def test_held_out_requests_take_nothing_from_disk() -> None:
+    recorded = compared(holdout=0.3).pairs[0].candidate
+    rows = recorded.requests.merge(recorded.ledger, on="id")
+    assert rows[rows["holdout"]]["disk"].sum() == 0
+    assert rows[~rows["holdout"]]["disk"].sum() > 0
+
+
+def test_without_a_ledger_nothing_is_said() -> None:
+    bare = compared()
+    pairs = tuple(
+        RoundPair(
+            pair.index,
+            replace(pair.baseline, ledger=pd.DataFrame()),
+            replace(pair.candidate, ledger=pd.DataFrame()),
+        )
+        for pair in bare.pairs
+    )
+    found = judge(replace(bare, pairs=pairs))
+    assert found.hits is None
+    assert found.ledger == []
+    assert found.verdict is verdict().verdict
+
+
+# neighbours, by hand
+
+
+def neighbour_round(index: int, slower: float) -> RoundPair:
+    """Every tenth second a promotion of five seconds; others answer in 0.2 s, and `slower` more meanwhile."""
+    sent = np.arange(0, 200, 1.0)
+    promoted = sent % 10 == 0
+    during = (sent % 10 < 5) & ~promoted
+    ttft = np.where(promoted, 4.9, 0.2 + np.where(during, slower, 0.0))
+    frame, tokens = request_rows(ttft, gaps=0.02)
+    frame = frame.assign(intended_s=10 + sent, sent_s=10 + sent, first_token_s=10 + sent + ttft)
+    ledger = as_table(
+        pd.DataFrame(
+            {
+                "id": frame["id"],
+                "prompt_tokens": 1000,
+                "computed": np.where(promoted, 100, 1000),
+                "device": 0,
+                "host": np.where(promoted, 900, 0),
+                "disk": 0,
+                "unattributed": 0,
+                "evidence": "engine",
+            }
+        ),
+        LEDGER,
+    )
+    side = arm_round("tiered", index, frame, tokens, ledger=ledger)
+    return RoundPair(index, side, side)
+
+
+def test_neighbours_wait_while_others_are_promoted() -> None:
+    pairs = [neighbour_round(index, slower) for index, slower in ((1, 0.1), (2, 0.11), (3, 0.09))]
+    case = build_case(comparison(pairs))
+    found = neighbours(case, [np.zeros(len(pair.candidate.latencies)) for pair in case.pairs])
+    assert found is not None
+    assert found.effect_s == pytest.approx(0.1)
+    assert found.effect_ci is not None
+    assert found.effect_ci[0] > 0
+    assert found.ttft_service_quiet_s == pytest.approx(0.2)
+    assert (found.during, found.quiet) == (3 * 80, 3 * 100)
+    assert hit_quality(case) is not None
+
+
+def test_without_quiet_times_there_is_nothing_to_compare() -> None:
+    pair = neighbour_round(1, 0.1)
+    everywhere = pair.candidate.ledger.assign(host=900, computed=100)
+    side = replace(pair.candidate, ledger=everywhere)
+    case = build_case(comparison([RoundPair(1, side, side)]))
+    assert neighbours(case, [np.zeros(len(case.pairs[0].candidate.latencies))]) is None
