@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 RUN := $(VENV)/.ready-to-run
 DEV := $(VENV)/.ready-to-test
 
-.PHONY: demo test lint bench calibrate verify clean
+.PHONY: demo test lint bench calibrate verify gpu-check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,7 +16,8 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   print measured figures (never part of the tests)"
 	@echo "make calibrate  measure the error rates of verdicts on emulated rounds and print the table (at most 30 minutes)"
-	@echo "make verify  longer proofs (hours): smollm2, replayed traces, emulated against real, the mutation score of judge/"
+	@echo "make verify  longer proofs (hours): smollm2, replayed traces, emulated against real, a fuzz of metrics, the mutation score of judge/"
+	@echo "make gpu-check  run the GPU profiles for real where there is a GPU (at most 10 minutes), and append to docs/verified.md"
 	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
 
 $(RUN): pyproject.toml requirements/run.txt
@@ -54,7 +55,12 @@ verify: $(DEV)
 	@$(BIN)/python -m tests.proofs.smollm2
 	@$(BIN)/python -m tests.proofs.replay
 	@$(BIN)/python -m tests.proofs.emulated_sources
+	@$(BIN)/python -m tests.proofs.fuzz_exposition
+	@$(BIN)/python -m tests.proofs.gate_watches
 	@$(BIN)/python -m tests.proofs.mutation
+
+gpu-check: $(DEV)
+	@timeout 600 $(BIN)/python -m tests.proofs.gpu_check
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis mutants dist

@@ -11,7 +11,23 @@ from typing import Annotated
 import typer
 
 from kvbench import __version__
-from kvbench.commands import analyze, compare, demo, engine, render, report, run, selftest, worker
+from kvbench.commands import (
+    analyze,
+    compare,
+    dashboards,
+    demo,
+    doctor,
+    engine,
+    gate,
+    history,
+    plan,
+    probe,
+    render,
+    report,
+    run,
+    selftest,
+    worker,
+)
 from kvbench.ending import ended
 from kvbench.report.streams import people, say
 
@@ -26,15 +42,23 @@ app = typer.Typer(
 )
 engine_app = typer.Typer(no_args_is_help=True, help="Engines in environments of their own.")
 app.add_typer(engine_app, name="engine")
+app.add_typer(plan.plan_app, name="plan")
+dashboards_app = typer.Typer(no_args_is_help=True, help="Grafana dashboards and Prometheus rules.")
+app.add_typer(dashboards_app, name="dashboards")
 
 app.command(epilog=compare.EXAMPLES)(compare.compare)
 app.command(epilog=run.EXAMPLES)(run.run)
 app.command(epilog=worker.EXAMPLES)(worker.worker)
 app.command(epilog=render.EXAMPLES)(render.render)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=analyze.EXAMPLES)(analyze.analyze)
+app.command(epilog=probe.EXAMPLES)(probe.probe)
 app.command(epilog=report.EXAMPLES)(report.report)
+app.command(epilog=gate.EXAMPLES)(gate.gate)
+app.command(epilog=history.EXAMPLES)(history.history)
 app.command(epilog=selftest.EXAMPLES)(selftest.selftest)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
+dashboards_app.command("export", epilog=dashboards.EXPORT_EXAMPLES)(dashboards.export)
 engine_app.command("install", epilog=engine.INSTALL_EXAMPLES)(engine.install)
 engine_app.command("list", epilog=engine.LIST_EXAMPLES)(engine.list_)
 engine_app.command("start", epilog=engine.START_EXAMPLES)(engine.start)

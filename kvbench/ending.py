@@ -20,10 +20,7 @@ from kvbench.report.streams import discard, flush, people, print_document, toler
 
 __all__ = ["LATER", "ended"]
 
-LATER = (
-    *("ladder", "probe", "drill", "gate", "plan", "capacity", "workload", "doctor"),
-    *("dashboards", "history"),
-)
+LATER = ("ladder", "drill", "capacity", "workload")
 """Commands that the documentation names; those that are not there yet say so."""
 
 _USAGE_ERRORS = cast(

@@ -47,8 +47,20 @@ def compare(
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on with a stopped run: only what is missing is recorded.")
     ] = None,
+    allow_difference: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-difference",
+            metavar="KEY",
+            help="Let arms differ in this key outside their tiers (engine.args.max-num-seqs); may be repeated.",
+            show_default="none",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, how long, and the schedule's reuse.")
+    ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Add the verdict to the history beside the runs.")
     ] = False,
     workers: Workers = None,
     expect_workers: ExpectWorkers = None,
@@ -60,17 +72,18 @@ def compare(
     """Compare candidates with a baseline and give a verdict: GO, NO_GO, INCONCLUSIVE or INVALID."""
     from kvbench.compare.request import Request, prepared
 
-    request, console = Request(profiles or [], workload, rules, rounds), people()
+    request = Request(profiles or [], workload, rules, rounds, tuple(allow_difference or ()))
+    console = people()
     crew = make_crew(workers, expect_workers, master_bind, worker_secret_env, web)
     if resume is not None:
         from kvbench.compare import command
 
         if dry_run:
             command.what_is_missing(resume, request, as_json=as_json)
-        command.resume(resume, request, crew, console=console, as_json=as_json)
+        command.resume(resume, request, crew, console=console, as_json=as_json, record=record)
     experiment, warnings = prepared(request, console)
     from kvbench.compare import command
 
     if dry_run:
         command.dry_run(experiment, warnings, as_json=as_json)
-    command.compare(experiment, warnings, out, crew or Crew(), console=console, as_json=as_json)
+    command.compare(experiment, warnings, out, crew or Crew(), console=console, as_json=as_json, record=record)

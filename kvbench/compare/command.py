@@ -13,6 +13,8 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from kvbench.compare.difference import refuse_differences, show_differences
+from kvbench.compare.ledgers import rebuild_ledgers
 from kvbench.compare.plan import plan_comparison, refuse, show_plan
 from kvbench.compare.preflight import check_host
 from kvbench.compare.publish import publish, report_data
@@ -25,7 +27,8 @@ from kvbench.compare.stored import judge_stored
 from kvbench.compare.summary import show_summary, summarise
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import check_serves, install
-from kvbench.errors import EngineError, Interrupted
+from kvbench.errors import EngineError, InputError, Interrupted
+from kvbench.history.store import append
 from kvbench.record.journal import Journal
 from kvbench.record.manifest import Manifest
 from kvbench.record.run_directory import RunDirectory
@@ -47,38 +50,59 @@ def dry_run(experiment: Experiment, warnings: list[str], *, as_json: bool) -> No
     if not as_json:
         show_plan(Console(highlight=False), plan)
     refuse(plan)
+    refuse_differences(experiment)
     if as_json:
         print_document(plan.document())
     sys.exit(0)
 
 
 def compare(
-    experiment: Experiment, warnings: list[str], out: Path, crew: Crew, *, console: Console, as_json: bool
+    experiment: Experiment,
+    warnings: list[str],
+    out: Path,
+    crew: Crew,
+    *,
+    console: Console,
+    as_json: bool,
+    record: bool = False,
 ) -> NoReturn:
     """Carry out a comparison and exit with its verdict."""
     RunDirectory.check_writable(out)
     plan = plan_comparison(experiment, warnings)
     refuse(plan)
     warnings = [*warnings, *check_host(experiment.arms, lambda line: say(console, line))]
+    refuse_differences(experiment)
+    show_differences(console, plan.differences)
     run = RunDirectory.create(out, "-vs-".join(p.name for p in experiment.arms)[:80])
     with run.held():
         manifest = new_manifest(run, experiment, warnings).model_copy(update={"crew": crew})
         _record(Journal(run, manifest), console)
-    _show(run, console, as_json)
+    _show(run, console, as_json, record=record)
 
 
-def resume(path: Path, request: Request, crew: Crew | None = None, *, console: Console, as_json: bool) -> NoReturn:
+def resume(
+    path: Path,
+    request: Request,
+    crew: Crew | None = None,
+    *,
+    console: Console,
+    as_json: bool,
+    record: bool = False,
+) -> NoReturn:
     """Go on with a stopped run, with the workers it began with unless said, and exit with its verdict."""
     run = RunDirectory.open(path)
     with run.held():
-        check_same(request, run.read_manifest())
+        manifest = run.read_manifest()
+        check_same(request, manifest)
+        if record and manifest.kind == "run":
+            raise InputError(f"{path} recorded one arm: it has no verdict for the history", do="leave out --record")
         journal = take_up(run)
         if crew is not None:
             journal.set_crew(crew)
         if journal.manifest.state != "finished":
             check_host([arm.profile for arm in journal.manifest.arms], lambda line: say(console, line))
         _record(journal, console)
-    _show(run, console, as_json)
+    _show(run, console, as_json, record=record)
 
 
 def what_is_missing(path: Path, request: Request, *, as_json: bool) -> NoReturn:
@@ -120,7 +144,9 @@ def run(
 
 def report(path: Path, *, console: Console, as_json: bool) -> NoReturn:
     """Judge a stored run again and rebuild its reports; of a recording of one arm, its figures."""
-    _show(RunDirectory.open(path), console, as_json)
+    run = RunDirectory.open(path)
+    rebuild_ledgers(run, run.read_manifest())
+    _show(run, console, as_json)
 
 
 def demo(out: Path, *, console: Console, as_json: bool) -> NoReturn:
@@ -176,14 +202,16 @@ def _record(journal: Journal, console: Console) -> None:
         view.finish()
 
 
-def _show(run: RunDirectory, console: Console, as_json: bool) -> NoReturn:
-    """Judge, write every report, show the verdict, and exit with its code."""
+def _show(run: RunDirectory, console: Console, as_json: bool, *, record: bool = False) -> NoReturn:
+    """Judge, write every report, add to the history where asked, show the verdict, and exit with its code."""
     manifest = run.read_manifest()
     if manifest.kind == "run":
         _show_figures(run, manifest, console, as_json)
     verdict, rounds = judge_stored(run, manifest)
     data = report_data(run, manifest, verdict, rounds)
     publish(run, data)
+    if record:
+        say(console, f"recorded in {append(run.path.resolve().parent, manifest, verdict)}")
     if as_json:
         print_document(json.loads(render_verdict_json(data)))
     else:

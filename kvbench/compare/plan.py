@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from rich.console import Console
 from rich.table import Table
 
+from kvbench.compare.difference import rendered_differences, show_differences
 from kvbench.errors import InputError
 from kvbench.judge.sample_check import check_sample
 from kvbench.plan.profile_geometry import kv_bytes_per_token
@@ -46,6 +47,8 @@ class ComparisonPlan:
     """Rules that the workload cannot carry."""
     replay: ReplaySummary | None = None
     """Where the schedule comes from a trace."""
+    differences: dict[str, list[str]] = field(default_factory=dict)
+    """For each candidate, what its rendered start differs in from the baseline's."""
 
     def document(self) -> dict[str, object]:
         """For machines."""
@@ -58,6 +61,7 @@ class ComparisonPlan:
             "warnings": list(self.warnings),
             "refused": list(self.refused),
             "replay": self.replay.document() if self.replay else None,
+            "rendered_differences": self.differences,
         }
 
 
@@ -82,6 +86,7 @@ def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPl
         warnings=tuple(warnings),
         refused=tuple(check_sample(experiment.rules, counts)) if summary and not summary.upper_bound else (),
         replay=played,
+        differences=rendered_differences(experiment),
     )
 
 
@@ -150,6 +155,7 @@ def show_plan(console: Console, plan: ComparisonPlan) -> None:
     console.print(f"{count} paired rounds of {len(plan.arms)} arms: {', '.join(plan.arms)}", markup=False)
     time = show_seconds(shortest) if shortest == longest else f"{show_seconds(shortest)} to {show_seconds(longest)}"
     console.print(f"takes about {time}, filling the tiers not counted; nothing was started")
+    show_differences(console, plan.differences)
     if plan.summary is None:
         console.print("the pool of prefixes is sized from the running engine, so its reuse is not known yet")
     else:

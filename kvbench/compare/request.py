@@ -28,6 +28,8 @@ class Request:
     workload: str | None = None
     rules: str | None = None
     rounds: int | None = None
+    allow: tuple[str, ...] = ()
+    """Keys outside the tiers in which arms may differ."""
 
 
 def prepared(request: Request, console: Console) -> tuple[Experiment, list[str]]:
@@ -95,6 +97,7 @@ def _read(request: Request) -> Experiment:
             workload=load_workload(request.workload or DEFAULT_WORKLOAD),
             rules=load_rules(request.rules or DEFAULT_RULES),
         )
+    experiment = replace(experiment, allowed=tuple(dict.fromkeys((*experiment.allowed, *request.allow))))
     if request.rounds is not None:
         rounds = Rounds(min=request.rounds, max=request.rounds)
         experiment = experiment.with_rules(experiment.rules.model_copy(update={"rounds": rounds}))

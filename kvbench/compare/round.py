@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,16 +12,22 @@ import pandas as pd
 from kvbench.compare.cold import residue_before
 from kvbench.compare.disk_limit import DiskLimit
 from kvbench.compare.interrupts import raise_if_stopped
-from kvbench.compare.watch import Watch
+from kvbench.compare.ledgers import keep_told, write_ledger
+from kvbench.compare.stall import gather
+from kvbench.compare.watch import FROZEN_AFTER_S, Watch
 from kvbench.engine.base import Effective, Endpoint, Engine, Launch
 from kvbench.engine.create import create_engine
+from kvbench.engine.emulated.launched import EmulatedEngine
 from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.vllm import publishes_events
+from kvbench.errors import NotSupportedYetError
 from kvbench.judge.evidence import ArmRound, ScrapeSummary
 from kvbench.load.calibrate import calibrated
 from kvbench.load.calibrate_demand import check_capacity
 from kvbench.load.plan import LoadPlan
 from kvbench.load.run import LoadResult, run_load
 from kvbench.observe.host import HostSampler
+from kvbench.observe.kv_events import KvEventListener
 from kvbench.observe.scrape import Scraper
 from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.reuse import expected_sources
@@ -87,6 +93,9 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
     view.stage(f"starting {job.profile.name} for round {job.index}")
     with ExitStack() as stack:
         launch = make_launch(job.profile, directory, job.label)
+        listener = _listener(job.profile, stack)
+        if listener is not None:
+            launch = replace(launch, kv_events=listener.target)
         engine = create_engine(job.profile, launch)
         stack.callback(engine.stop)
         endpoint = engine.start(lambda text: _on_progress(view, text))
@@ -99,11 +108,28 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
             schedule = _schedule(job, journal, effective)
             workers = journal.manifest.crew.total
             calibration = check_capacity(schedule, workers=workers, progress=lambda text: _on_progress(view, text))
-            observed = _drive(job, journal, engine, endpoint, schedule, launch, view)
+            observed = _drive(job, journal, engine, endpoint, schedule, launch, view, listener)
+            if isinstance(engine, EmulatedEngine):
+                keep_told(directory, engine.told_sources(job.index))
     record = _record(job, journal, started, effective, residue, unproven, observed)
-    record = record.model_copy(update={"load": record.load | calibration.figures() if record.load else {}})
+    record = record.model_copy(
+        update={
+            "load": record.load | calibration.figures() if record.load else {},
+            "token_id_range": endpoint.token_id_range,
+        }
+    )
+    write_ledger(run, job.profile, record)
     journal.add(record)
     return read_round(run, record)
+
+
+def _listener(profile: Profile, stack: ExitStack) -> KvEventListener | None:
+    """Of an engine that publishes what becomes of its blocks; closed with `stack`."""
+    if profile.engine.kind != "vllm" or not publishes_events(profile):
+        return None
+    listener = KvEventListener()
+    stack.callback(listener.close)
+    return listener
 
 
 def _on_progress(view: LiveView, text: str) -> None:
@@ -181,6 +207,7 @@ def _drive(
     schedule: Schedule,
     launch: Launch,
     view: LiveView,
+    events: KvEventListener | None,
 ) -> _Observed:
     """Play the schedule while scraping and sampling; both are stopped and written whatever happens."""
     directory = launch.directory
@@ -190,8 +217,18 @@ def _drive(
         host = HostSampler(directory, engine_pids=lambda: engine.state().pids, disk_path=launch.disk_directory)
         stack.callback(scraper.close)
         stack.callback(host.close)
-        watch = Watch(engine, latest=scraper.latest)
+        patience_s = min(FROZEN_AFTER_S, journal.manifest.workload.request_timeout)
+        watch = Watch(
+            engine,
+            latest=scraper.latest,
+            frozen_after_s=patience_s,
+            evidence=lambda: (
+                gather(directory, log=launch.log, pids=engine.state().pids, metrics=scraper.latest()).name
+            ),
+        )
         limit = DiskLimit(launch.disk_directory, disk.size_limit if disk is not None else None)
+        if events is not None:
+            events.start(directory)
         scraper.start()
         host.start()
         listener = _Listener(job, schedule.duration_s, watch, scraper, view)
@@ -205,6 +242,8 @@ def _drive(
         zero = watch.time_zero if watch.time_zero is not None else time.monotonic()
         scrapes = scraper.stop(zero, measured=_measured_span(schedule), answered_until_s=_answered_until(directory))
         host.stop(zero)
+        if events is not None:
+            events.stop(zero)
     return _Observed(scrapes, load, watch, limit.exceeded)
 
 
@@ -245,6 +284,7 @@ class _Listener:
             self.watch.time_zero = float(str(event["monotonic"]))
         elif kind == "progress":
             self.watch.tokens_received(float(str(event["tokens"])))
+            self.watch.requests_failed(float(str(event["failed"])))
             self.view.round_progress(
                 arm=self.job.profile.name,
                 round=self.job.index,
@@ -280,10 +320,26 @@ def _load_plan(job: RoundJob, journal: Journal, endpoint: Endpoint, directory: P
         base_url=endpoint.base_url,
         model=endpoint.model,
         token_id_range=endpoint.token_id_range,
+        words=endpoint.words,
+        extra_prompt_tokens=endpoint.extra_prompt_tokens,
         api_key_env=endpoint.api_key_env,
         extra_body=endpoint.extra_body,
+        past_secondary=_past_secondary(job, journal, endpoint),
         crew=journal.manifest.crew,
     )
+
+
+def _past_secondary(job: RoundJob, journal: Journal, endpoint: Endpoint) -> dict[str, object] | None:
+    """What a held out request says where the arm has a tier behind the host. NotSupportedYetError when its engine
+    takes no such thing."""
+    if not journal.manifest.workload.tier_holdout or job.profile.tiers.disk is None:
+        return None
+    if endpoint.past_secondary is None:
+        raise NotSupportedYetError(
+            f"tier_holdout on {job.profile.name}: its server takes no wish of a request to go past a tier",
+            do="leave tier_holdout out, or use a server of vLLM with its native offloading",
+        )
+    return endpoint.past_secondary
 
 
 def _record(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
 from kvbench import __version__
+from kvbench.compare.difference import allowed_differences, forbidden_differences, rendered_differences
 from kvbench.engine.base import Rendered
 from kvbench.engine.create import render_profile
 from kvbench.record.content import content_digests
 from kvbench.record.manifest import ArmRecord, Manifest
 from kvbench.record.run_directory import RunDirectory, utc_now
-from kvbench.spec.crosscheck import differences
 from kvbench.spec.loading import Experiment
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
@@ -32,6 +33,7 @@ def host_facts() -> dict[str, str | int | float]:
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),
+        **({"gpu_driver": driver} if (driver := _gpu_driver()) else {}),
     }
 
 
@@ -45,18 +47,25 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
+def _gpu_driver() -> str | None:
+    """The version of NVIDIA's kernel module, where one is loaded."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return found[1] if found else None
+
+
 def new_manifest(run: RunDirectory, experiment: Experiment, warnings: list[str]) -> Manifest:
     """Of a comparison."""
-    outside_tiers = [
-        f"{candidate.name}: {difference}"
-        for candidate in experiment.candidates
-        for difference in differences(experiment.baseline, candidate)
-    ]
     arms = [_arm(experiment.baseline, "baseline"), *(_arm(p, "candidate") for p in experiment.candidates)]
     manifest = _manifest(run, "compare", arms, experiment.workload, experiment.rules)
     return manifest.model_copy(
         update={
-            "arm_differences": outside_tiers,
+            "arm_differences": forbidden_differences(experiment),
+            "allowed_differences": allowed_differences(experiment),
+            "rendered_differences": rendered_differences(experiment),
             "warnings": warnings,
             "rounds_planned": experiment.rules.rounds.max,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -13,10 +14,17 @@ from kvbench.observe.scrape import CREATED
 __all__ = ["FROZEN_AFTER_S", "Watch"]
 
 FROZEN_AFTER_S = 60.0
-"""Requests running or waiting and no token for this long is a frozen engine, whatever `/health` says.
+"""Requests running or waiting and no token for this long is a frozen engine, whatever `/health` says. Where the
+workload's requests time out sooner, their time-out counts: every one of them has failed by then.
 
 A minute is longer than any step of a healthy engine and shorter than the default request time-out; the reports
 behind it (schedulers that dead-lock under KV pressure while `/health` stays 200) are endless stalls.
+"""
+
+AROUND_S = 5.0
+"""Counters that begin anew are a restart when requests failed or the processes changed within this time of it.
+Engines take longer than that to come back, so their users do notice; nothing but counters anew is a reset, which
+the judge finds in the scrapes.
 """
 
 
@@ -29,9 +37,13 @@ class Watch:
         *,
         latest: Callable[[], Mapping[str, float]],
         frozen_after_s: float = FROZEN_AFTER_S,
+        evidence: Callable[[], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`latest` gives the newest canonical metrics by name, `clock` monotonic seconds."""
+        """`latest` gives the newest canonical metrics by name, `clock` monotonic seconds.
+
+        `evidence` is called once when the engine is found frozen; it gathers what can be seen and says where it is.
+        """
         self.events: list[EngineEvent] = []
         self.time_zero: float | None = None
         """The round's start on the clock, once there is one; what happens before it is told at 0 s."""
@@ -39,11 +51,20 @@ class Watch:
         self._latest = latest
         self._frozen_after_s = frozen_after_s
         self._clock = clock
+        self._evidence = evidence
         self._looked_at = float("-inf")
         self._tokens: float | None = None
         self._moved_at: float | None = None
         self._client_tokens = 0.0
         self._counted: tuple[float, float] | None = None
+        self._failed = 0.0
+        self._anew_at = float("-inf")
+        self._lately: deque[tuple[float, float, frozenset[int]]] = deque()
+        """When it was looked, failed requests until then, the engine's processes; the first is AROUND_S old."""
+
+    def requests_failed(self, total: float) -> None:
+        """Tell how many requests have failed."""
+        self._failed = total
 
     def tokens_received(self, total: float) -> None:
         """Tell how many output tokens the client has seen: progress even when metrics are missing."""
@@ -62,14 +83,26 @@ class Watch:
         state = self._engine.state()
         if not state.alive:
             self._record("died", now, state.detail or "the engine is gone")
-        elif self._has_restarted():
+        elif self._has_restarted(now, frozenset(state.pids)):
             self._record("restarted", now, "its counters began anew")
         elif self._is_frozen(now):
-            self._record("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s")
+            where = f"; what was seen of it then is in {self._evidence()}" if self._evidence is not None else ""
+            self._record("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s{where}")
         return bool(self.events)
 
-    def _has_restarted(self) -> bool:
-        """Counters that were created later and tell less: another process answers than before."""
+    def _has_restarted(self, now: float, pids: frozenset[int]) -> bool:
+        """Counters that were created later and tell less, and a sign that another process answers than before."""
+        self._lately.append((now, self._failed, pids))
+        while len(self._lately) > 2 and self._lately[1][0] <= now - AROUND_S:
+            self._lately.popleft()
+        if self._are_counters_new():
+            self._anew_at = now
+        if now - self._anew_at > AROUND_S:
+            return False
+        _, failed, known = self._lately[0]
+        return self._failed > failed or (bool(pids and known) and pids.isdisjoint(known))
+
+    def _are_counters_new(self) -> bool:
         metrics = self._latest()
         if CREATED not in metrics or "prompt_tokens" not in metrics:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from dataclasses import replace
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -13,9 +14,9 @@ from kvbench.engine.base import Effective, Endpoint, EngineState, Launch, Progre
 from kvbench.engine.processes import descendants, listeners
 from kvbench.engine.proof import Seen, ask_server, check_version, compare
 from kvbench.engine.reset import reset_caches
-from kvbench.engine.vllm import EXTRA_BODY
-from kvbench.errors import EngineError, InputError, NotSupportedYetError
-from kvbench.load.outcome import encodable
+from kvbench.engine.text_prompts import find_text_prompts
+from kvbench.engine.vllm import EXTRA_BODY, PAST_SECONDARY
+from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
 
 __all__ = ["AttachedEngine", "authorization", "endpoint_of"]
@@ -44,6 +45,7 @@ def endpoint_of(profile: Profile, *, takes_vllm_fields: bool) -> Endpoint:
         token_id_range=spec.token_id_range or DEFAULT_TOKEN_IDS,
         api_key_env=spec.api_key_env,
         extra_body=dict(EXTRA_BODY) if takes_vllm_fields else {},
+        past_secondary=dict(PAST_SECONDARY) if takes_vllm_fields else None,
     )
 
 
@@ -72,26 +74,32 @@ class AttachedEngine:
         check_version(self._profile, seen.version)
         self._check_model(seen)
         self._endpoint = endpoint_of(self._profile, takes_vllm_fields=_is_vllm(seen))
-        if not _is_vllm(seen):
-            self._check_prompts()
+        if self._profile.engine.tokenizer is not None or not (_is_vllm(seen) or self._takes_ids()):
+            self._send_text(progress)
         return self._endpoint
 
-    def _check_prompts(self) -> None:
-        """One token for a short prompt of ids; NotSupportedYetError when the server refuses such a prompt."""
+    def _send_text(self, progress: Progress) -> None:
+        """Find words of one token each to write prompts with; InputError when that cannot be done."""
+        progress(f"{self._label}: finding words to write prompts of an exact length with")
+        with self._client(timeout_s=60.0) as client:
+            found = find_text_prompts(client, self._endpoint.model, self._profile.engine.tokenizer)
+        self._endpoint = replace(
+            self._endpoint,
+            token_id_range=(0, len(found.words) - 1),
+            words=found.words,
+            extra_prompt_tokens=found.extra_tokens,
+        )
+
+    def _takes_ids(self) -> bool:
+        """One token for a short prompt of ids: whether the server accepts such a prompt."""
         low, high = self._endpoint.token_id_range
         body = {"model": self._endpoint.model, "prompt": [low, high] * 8, "max_tokens": 1}
         try:
             with self._client(timeout_s=60.0) as client:
                 answer = client.post("/v1/completions", json=body)
         except httpx.HTTPError:
-            return  # it is slow or ended; what becomes of the round's own requests is recorded
-        if answer.status_code in (400, 422):
-            raise NotSupportedYetError(
-                f"the server at {self._endpoint.base_url} takes no token ids as a prompt: it answers "
-                f"{answer.status_code}, {encodable(answer.text[:200])!r}",
-                do="if the ids are beyond its vocabulary, give engine.token_id_range; prompts as text are not "
-                "supported yet, since their length could not be kept",
-            )
+            return True  # it is slow or ended; what becomes of the round's own requests is recorded
+        return answer.status_code not in (400, 422)
 
     def _check_health(self, client: httpx.Client) -> None:
         url = self._endpoint.base_url

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-__all__ = ["Effective", "Endpoint", "Engine", "EngineState", "Launch", "Progress", "Rendered"]
+__all__ = ["Effective", "Endpoint", "Engine", "EngineState", "KvEventTarget", "Launch", "Progress", "Rendered"]
 
 Progress = Callable[[str], None]
 """Called with one short line whenever there is news worth showing."""
@@ -39,6 +39,12 @@ class Endpoint:
     api_key_env: str | None = None
     extra_body: dict[str, object] = field(default_factory=dict)
     """Fields that this kind of engine takes with a completion, such as `ignore_eos` and `return_token_ids`."""
+    words: tuple[str, ...] = ()
+    """For servers that take only text: word k stands for token number k, and `token_id_range` counts these."""
+    extra_prompt_tokens: int = 0
+    """Tokens that such a server puts in front of a prompt by itself."""
+    past_secondary: dict[str, object] | None = None
+    """Further fields that send a completion past the tiers behind the host; None: no such thing is known here."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,15 @@ class EngineState:
 
 
 @dataclass(frozen=True)
+class KvEventTarget:
+    """Where an engine is to publish what becomes of its blocks."""
+
+    endpoint: str
+    """A loopback address at which somebody listens; the engine connects to it."""
+    topic: str
+
+
+@dataclass(frozen=True)
 class Launch:
     """Where one start of an engine keeps its things."""
 
@@ -85,6 +100,8 @@ class Launch:
     """This launch's own directory under the disk tier's path; made and marked by kvbench."""
     label: str
     """Unique within the run, e.g. `tiered-2`."""
+    kv_events: KvEventTarget | None = None
+    """None: nobody listens, so nothing is published."""
 
 
 class Engine(Protocol):

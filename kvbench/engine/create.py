@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvbench.engine import tensorrt_llm, vllm_engine
+from kvbench.engine import trtllm_engine, vllm_engine
 from kvbench.engine.attached import AttachedEngine
 from kvbench.engine.base import Engine, Launch, Rendered
 from kvbench.engine.emulated import launched as emulated
@@ -22,7 +22,7 @@ def create_engine(profile: Profile, launch: Launch) -> Engine:
         case "attached":
             return AttachedEngine(profile, launch)
         case "tensorrt-llm":
-            return tensorrt_llm.TensorRtLlmEngine(profile, launch)
+            return trtllm_engine.TensorRtLlmEngine(profile, launch)
         case "emulated":
             return emulated.EmulatedEngine(profile, launch)
 
@@ -36,11 +36,7 @@ def render_profile(profile: Profile) -> Rendered:
         case "vllm":
             return vllm_engine.render_without_start(profile)
         case "tensorrt-llm":
-            return tensorrt_llm.render(
-                profile,
-                port=_port(profile, tensorrt_llm.DEFAULT_PORT),
-                file=Path(f"kvbench-{profile.name}.yaml").absolute(),
-            )
+            return trtllm_engine.render_without_start(profile)
         case "attached":
             raise InputError(
                 f"profile {profile.name} attaches to a running server, so there is no command to show",

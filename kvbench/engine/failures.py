@@ -35,6 +35,7 @@ FailureId = Literal[
     "package",
     "threads",
     "context",
+    "container",
 ]
 
 
@@ -252,6 +253,26 @@ KNOWN: tuple[KnownFailure, ...] = (
         r"can't start new thread|Resource temporarily unavailable: fork|\[Errno 24\] Too many open files",
         "this user's limit on processes or open files is reached",
         "raise `ulimit -u` or `ulimit -n`",
+    ),
+    KnownFailure(
+        "container",
+        r"could not select device driver[^\n]*capabilities: \[\[gpu\]\]|unresolvable CDI devices[^\n]*"
+        r"|nvidia-container-cli: [^\n]*",
+        "the container runtime cannot give the container its GPUs",
+        "install NVIDIA's container toolkit (podman: and `nvidia-ctk cdi generate`), or use container.gpus: none",
+    ),
+    KnownFailure(
+        "container",
+        r"bind source path does not exist: (?P<path>[^\s\"]+)|statfs (?P<other>[^\s:]+): no such file or directory",
+        "the container should see {path}{other}, and that is not there",
+        "correct engine.model or container.mounts",
+    ),
+    KnownFailure(
+        "container",
+        r"exec: \"?(?P<command>[^\"\s:]+)\"?: executable file not found"
+        r"|executable file `(?P<other>[^`]+)` not found",
+        "the image has no {command}{other}",
+        "say what it has in container.entrypoint",
     ),
     KnownFailure(
         "model",

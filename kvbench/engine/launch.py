@@ -18,6 +18,8 @@ from pathlib import Path
 
 import kvbench
 from kvbench.engine.base import EngineState, Launch, Rendered
+from kvbench.engine.container_processes import ContainerProcesses
+from kvbench.engine.container_remains import ANSWER_S, REMOVE_S, Container
 from kvbench.engine.environment import kvbench_home
 from kvbench.engine.leases import MARKER, Lease, new_lease, read_lease, reclaim, write_lease
 from kvbench.engine.processes import ProcessStat, cpu_seconds, descendants
@@ -64,20 +66,29 @@ class LaunchPlan:
         self.lease = lease
 
     @property
+    def home(self) -> Path:
+        """A directory of this launch alone, for temporary files; there while the engine is."""
+        return Path(self.lease.temp_directory or tempfile.gettempdir())
+
+    @property
     def lease_path(self) -> Path:
         """Where the lease lies while anything of the launch exists."""
         return kvbench_home() / "leases" / f"{self.lease.id}.json"
 
 
-def plan_launch(launch: Launch, port: int) -> LaunchPlan:
-    """A plan with an engine id that no other launch has; nothing is made yet."""
+def plan_launch(launch: Launch, port: int, container: Container | None = None) -> LaunchPlan:
+    """A plan with an engine id that no other launch has; nothing is made yet.
+
+    `container`: how the engine's container is reached, its name completed by the lease's id.
+    """
     lease = new_lease(
         launch.label,
         port=port,
         disk_directory=None if launch.disk_directory is None else str(launch.disk_directory),
     )
     temp = Path(tempfile.gettempdir()).absolute() / f"kvbench-{lease.id}"
-    return LaunchPlan(launch, lease._replace(temp_directory=str(temp)))
+    named = None if container is None else container._replace(name=f"{container.name}-{lease.id}")
+    return LaunchPlan(launch, lease._replace(temp_directory=str(temp), container=named))
 
 
 class EngineProcess:
@@ -90,6 +101,8 @@ class EngineProcess:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._received = b""
         self._kept: list[str] = []
+        container, lease = plan.lease.container, plan.lease
+        self._container = None if container is None else ContainerProcesses(container, f"{MARKER}={lease.id}")
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.ended = False
@@ -170,18 +183,29 @@ class EngineProcess:
             case "failed":
                 self._failure = str(event["why"])
             case "exited":
-                self.exit_code = int(str(event["code"]))
+                self.exit_code = self._own_exit_code(int(str(event["code"])))
             case "stopped":
                 self._kept = [str(item) for item in event["kept"]] if isinstance(event["kept"], list) else []
+
+    def _own_exit_code(self, code: int) -> int:
+        """A container's client exits with 128 and the number of the signal that ended the engine."""
+        return 128 - code if self._container is not None and 128 < code < 128 + 65 else code
 
     def alive(self) -> bool:
         """Whether the engine's main process runs, as far as the keeper has said."""
         self._read_events()
         return self.pid is not None and self.exit_code is None and not self.ended
 
-    def tree(self) -> list[ProcessStat]:
-        """The engine's processes, the keeper not among them."""
-        return [] if self._keeper is None or self.ended else descendants(self._keeper.pid)
+    def tree(self, *, fresh: bool = False) -> list[ProcessStat]:
+        """The engine's processes, those in its container too, the keeper not among them.
+
+        A container that has just begun may not be in it unless `fresh`.
+        """
+        if self._keeper is None or self.ended:
+            return []
+        own = descendants(self._keeper.pid)
+        inside = [] if self._container is None or self.exit_code is not None else self._container.tree(fresh=fresh)
+        return list({stat.pid: stat for stat in (*own, *inside)}.values())
 
     def state(self) -> EngineState:
         """Alive or how it ended, and its processes."""
@@ -237,7 +261,8 @@ class EngineProcess:
             with contextlib.suppress(OSError):
                 keeper.stdin.close()
         try:
-            keeper.wait(self._grace_s + 2 * KILL_S)
+            in_container = 0.0 if self._plan.lease.container is None else REMOVE_S + 2 * ANSWER_S
+            keeper.wait(self._grace_s + 2 * KILL_S + in_container)
         except subprocess.TimeoutExpired:
             keeper.kill()
             keeper.wait()

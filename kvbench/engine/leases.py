@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from kvbench.engine.container_remains import Container, remove_containers
 from kvbench.engine.processes import (
     Process,
     ShmFile,
@@ -56,6 +57,8 @@ class Lease(NamedTuple):
     disk_directory: str | None = None
     shm: tuple[ShmFile, ...] = ()
     """Seen mapped by the engine's processes, in addition to those named after `engine_id`."""
+    container: Container | None = None
+    """What the engine runs in; found by its label, which is the lease's id."""
 
 
 def new_lease(
@@ -98,14 +101,28 @@ def read_lease(path: Path) -> Lease:
             raw[key] = None if raw[key] is None else Process(*raw[key])
         for key in ("shm_before", "shm"):
             raw[key] = tuple(ShmFile(*item) for item in raw[key])
+        raw["container"] = _container(raw.get("container"))
         return Lease(**raw)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a lease: {error}") from error
 
 
+def _container(raw: list[object] | None) -> Container | None:
+    if raw is None:
+        return None
+    runtime, name, reached_by = raw
+    pairs = tuple((str(key), str(value)) for key, value in reached_by) if isinstance(reached_by, list) else ()
+    return Container(str(runtime), str(name), pairs)
+
+
 def release(lease: Lease) -> tuple[list[str], list[str]]:
-    """Remove the files that a launch left, its processes being gone. Returns what was removed and what was not."""
-    removed, kept = remove_shm(lease.engine_id, lease.shm, lease.shm_before)
+    """Remove the container and the files that a launch left, its processes being gone.
+
+    Returns what was removed and what was not.
+    """
+    removed, kept = ([], []) if lease.container is None else remove_containers(lease.container, lease.id)
+    shm_removed, shm_kept = remove_shm(lease.engine_id, lease.shm, lease.shm_before)
+    removed, kept = removed + shm_removed, kept + shm_kept
     for directory in (lease.temp_directory, lease.disk_directory):
         if directory is None:
             continue
@@ -118,7 +135,7 @@ def release(lease: Lease) -> tuple[list[str], list[str]]:
 
 
 def reclaim(lease: Lease, path: Path) -> list[str]:
-    """End what is left of a launch and remove its files and its lease; returns sentences about what was done."""
+    """End what is left of a launch and remove what it made and its lease; returns sentences about what was done."""
     orphans: set[Process] = set()
     mapped: set[ShmFile] = set(lease.shm)
 

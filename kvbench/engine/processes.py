@@ -25,6 +25,7 @@ __all__ = [
     "is_running",
     "listeners",
     "mapped_shm",
+    "process_stat",
     "processes_with",
     "send_signal",
     "shm_files",
@@ -75,6 +76,12 @@ def this_world() -> World:
     """The host, boot and pid namespace of the caller."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return World(os.uname().nodename, boot, str(Path("/proc/self/ns/pid").readlink()))
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """What the kernel says about a pid; None when it is gone."""
+    stat = _stat(pid)
+    return stat if stat is not None and stat.state not in "ZX" else None
 
 
 def _stat(pid: int) -> ProcessStat | None:

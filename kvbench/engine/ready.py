@@ -116,7 +116,7 @@ def _served(client: httpx.Client) -> list[str] | None:
 def _check_listener(process: EngineProcess, readiness: Readiness) -> None:
     """Another process may have taken the port while the engine was still starting."""
     found = listeners(readiness.port)
-    if found and found.isdisjoint(stat.pid for stat in process.tree()):
+    if found and found.isdisjoint(stat.pid for stat in process.tree(fresh=True)):
         who = ", ".join(str(pid) for pid in sorted(found))
         cause = Cause("port", f"port {readiness.port} is answered by another process (pid {who})", None, ())
         raise _failed(readiness, cause)

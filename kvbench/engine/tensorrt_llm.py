@@ -1,4 +1,4 @@
-"""TensorRT-LLM: the exact `trtllm-serve` command and its YAML of a profile. Pure; starting it is not supported yet.
+"""TensorRT-LLM: the exact `trtllm-serve` command and its YAML of a profile. Pure; nothing is started.
 
 Options and keys are those of 1.2. Everything about the KV cache is in the YAML, because from release to release
 either the YAML or the flags win where both say the same thing. Sizes in bytes.
@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
-from kvbench.engine.base import Effective, Endpoint, EngineState, Launch, Progress, Rendered
+from kvbench.engine.base import Rendered
+from kvbench.engine.models import model_directory
 from kvbench.engine.ports import LOOPBACK
-from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.engine.trtllm_options import BLOCK_PRIORITY, ExtraOptions, KvCacheConfig, defaults_left
+from kvbench.errors import InputError
 from kvbench.spec.profile import FlagValue, Profile
 
-__all__ = ["DEFAULT_PORT", "ExtraOptions", "KvCacheConfig", "TensorRtLlmEngine", "extra_options", "render"]
+__all__ = ["DEFAULT_PORT", "check_profile", "command_of", "extra_options", "ranks", "render", "traps"]
 
 DEFAULT_PORT = 8000
 """trtllm-serve's own; stands in a rendered command for the free port of a launch."""
-
-EVENT_BUFFER = 16384
-"""Events kept until they are asked for. In 1.2 they are the only way to see the host tier work, and off at 0."""
-
-PERF_METRICS_REQUESTS = 10000
-"""At 0, the engine's default, `/perf_metrics` is always empty."""
 
 CLI_OPTIONS = frozenset(
     {
@@ -75,60 +69,8 @@ OWNED = {
 }
 """Settings that kvbench writes itself → where to say it instead."""
 
-
-class StrictOptions(BaseModel):
-    """The engine refuses unknown keys, so they are refused here first."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class KvCacheConfig(StrictOptions):
-    """`kv_cache_config` of 1.2; what a profile does not say is left to the engine."""
-
-    enable_block_reuse: bool = True
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    free_gpu_memory_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
-    host_cache_size: Annotated[int, Field(ge=1)] | None = None
-    """Per rank. None: no host tier."""
-    secondary_offload_min_priority: Annotated[int, Field(ge=0, le=100)] | None = None
-    event_buffer_max_size: Annotated[int, Field(ge=0)] = EVENT_BUFFER
-    enable_partial_reuse: bool | None = None
-    copy_on_partial_reuse: bool | None = None
-    dtype: str | None = None
-    tokens_per_block: Annotated[int, Field(ge=1)] = 32
-    max_attention_window: list[Annotated[int, Field(ge=1)]] | None = None
-    sink_token_length: Annotated[int, Field(ge=0)] | None = None
-
-
-class ExtraOptions(StrictOptions):
-    """The YAML file: the part of LlmArgs that comparisons need."""
-
-    kv_cache_config: KvCacheConfig
-    enable_iter_perf_stats: bool = True
-    enable_iter_req_stats: bool | None = None
-    return_perf_metrics: bool = True
-    perf_metrics_max_requests: Annotated[int, Field(ge=1)] = PERF_METRICS_REQUESTS
-    iter_stats_max_iterations: Annotated[int, Field(ge=0)] | None = None
-    request_stats_max_iterations: Annotated[int, Field(ge=0)] | None = None
-    max_stats_len: Annotated[int, Field(ge=1)] | None = None
-    print_iter_log: bool | None = None
-    stream_interval: Literal[1] = 1
-    """More than 1 bundles tokens into one event and hides the gaps between them."""
-    cuda_graph_config: dict[str, object] | None = None
-    disable_overlap_scheduler: bool | None = None
-
-
-CACHE_KEYS = frozenset(
-    {
-        "enable_partial_reuse",
-        "copy_on_partial_reuse",
-        "tokens_per_block",
-        "enable_block_reuse",
-        "max_attention_window",
-        "sink_token_length",
-        "event_buffer_max_size",
-    }
-)
+_FROM_TIERS = ("max_tokens", "free_gpu_memory_fraction", "dtype", *OWNED)
+CACHE_KEYS = frozenset(KvCacheConfig.model_fields) - set(_FROM_TIERS)
 """Keys of `kv_cache_config` that a profile may give in `engine.args`."""
 
 YAML_KEYS = frozenset(ExtraOptions.model_fields) - {"kv_cache_config"}
@@ -157,9 +99,9 @@ def _check_key(key: str) -> None:
         )
 
 
-def _ranks(args: Mapping[str, FlagValue]) -> int:
+def ranks(args: Mapping[str, FlagValue]) -> int:
     """Processes that each hold a host pool of their own."""
-    ranks = 1
+    count = 1
     for names in (
         ("tensor_parallel_size", "tp_size"),
         ("pipeline_parallel_size", "pp_size"),
@@ -168,21 +110,22 @@ def _ranks(args: Mapping[str, FlagValue]) -> int:
         given = next((args[key] for key in args if _key(key) in names), 1)
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise InputError(f"engine.args.{names[0]}: {given!r} is no number of ranks", do="use a whole number")
-        ranks *= given
-    return ranks
+        count *= given
+    return count
 
 
 def extra_options(profile: Profile) -> ExtraOptions:
     """The YAML of a profile as a checked value."""
     args = {_key(key): value for key, value in profile.engine.args.items()}
     device, host = profile.tiers.device, profile.tiers.host
+    spread = ranks(profile.engine.args)
     cache: dict[str, object] = {key: value for key, value in args.items() if key in CACHE_KEYS}
     if device.memory_utilization is not None:
         cache["free_gpu_memory_fraction"] = device.memory_utilization
     if device.kv_dtype != "auto":
         cache["dtype"] = device.kv_dtype
     if host is not None:
-        cache["host_cache_size"] = host.size // _ranks(profile.engine.args)
+        cache["host_cache_size"] = host.size // spread
         cache["secondary_offload_min_priority"] = host.min_priority
     try:
         config = KvCacheConfig.model_validate(cache)
@@ -206,46 +149,45 @@ def render(profile: Profile, *, port: int, file: Path) -> Rendered:
         if name in CLI_OPTIONS and name != "port" and value is not False:
             options += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     argv = (
-        *(spec.command or ("trtllm-serve",)),
-        spec.model,
+        *command_of(profile),
+        str(model_directory(spec.model)),
         *("--host", LOOPBACK, "--port", str(port), "--backend", "pytorch"),
         *(("--revision", spec.revision) if spec.revision is not None else ()),
         *options,
         *("--extra_llm_api_options", str(file)),  # the spelling that older and newer releases share
     )
-    text = yaml.safe_dump(extra_options(profile).model_dump(exclude_none=True), sort_keys=False)
-    return Rendered(argv=argv, env=dict(spec.env), files={str(file): text})
+    return Rendered(argv=argv, env=dict(spec.env), files={str(file): _yaml(profile)})
 
 
-@dataclass
-class TensorRtLlmEngine:
-    """Renders only: starting raises NotSupportedYetError."""
+def command_of(profile: Profile) -> tuple[str, ...]:
+    """Up to the model."""
+    spec = profile.engine
+    if spec.container is not None and spec.container.entrypoint is not None:
+        return tuple(spec.container.entrypoint)
+    return tuple(spec.command or ("trtllm-serve",))
 
-    profile: Profile
-    launch: Launch
-    kind: Literal["tensorrt-llm"] = "tensorrt-llm"
 
-    def _refuse(self) -> NoReturn:
-        raise NotSupportedYetError(
-            "starting TensorRT-LLM", do="start the rendered command yourself and use kind: attached"
+def _yaml(profile: Profile) -> str:
+    """The file, followed by the defaults that it leaves to the engine: they change from release to release."""
+    options = extra_options(profile)
+    left = defaults_left(options.kv_cache_config, profile.engine.version)
+    notes = "".join(f"#   {line}\n" for line in left)
+    head = f"# Left to TensorRT-LLM {profile.engine.version or '(version not pinned)'}:\n" if left else ""
+    return yaml.safe_dump(options.model_dump(exclude_none=True), sort_keys=False) + head + notes
+
+
+def traps(profile: Profile) -> list[str]:
+    """What will not do what it looks like, in sentences."""
+    found = []
+    host = profile.tiers.host
+    config = extra_options(profile).kv_cache_config
+    if host is not None and host.min_priority is not None and host.min_priority > BLOCK_PRIORITY:
+        found.append(
+            f"tiers.host.min_priority is {host.min_priority}, and every block has priority {BLOCK_PRIORITY}, since "
+            "the HTTP API carries no other: nothing will ever be stored in the host tier"
         )
-
-    def start(self, progress: Progress) -> Endpoint:
-        """Refused, after the profile has been checked."""
-        check_profile(self.profile)
-        self._refuse()
-
-    def effective(self) -> Effective:
-        """Refused."""
-        self._refuse()
-
-    def state(self) -> EngineState:
-        """Never started."""
-        return EngineState(alive=False, detail="not started")
-
-    def reset(self) -> tuple[str, ...]:
-        """Refused."""
-        self._refuse()
-
-    def stop(self) -> None:
-        """Nothing was started."""
+    if host is not None and not config.enable_block_reuse:
+        found.append("enable_block_reuse is false: without reuse there is nothing that a host tier could give back")
+    if profile.engine.version is None:
+        found.append("engine.version is not pinned: defaults of the KV cache differ between releases")
+    return found

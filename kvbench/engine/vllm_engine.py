@@ -1,25 +1,33 @@
-"""vLLM as a launched engine: environment, flags, port, start, proof, reset, stop."""
+"""vLLM as a launched engine: environment, image or command; flags, proof and reset."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import httpx
-
 from kvbench.engine import environment, host_copy, models, recipe
-from kvbench.engine.base import Effective, Endpoint, EngineState, Launch, Progress, Rendered
-from kvbench.engine.flags import check_flags, flag_name, known_flags, shipped_flags
-from kvbench.engine.launch import EngineProcess, LaunchPlan, plan_launch
-from kvbench.engine.ports import LOOPBACK, check_free, free_port
-from kvbench.engine.proof import ask_server, check_version, compare, mapped_host_bytes, same_version
-from kvbench.engine.ready import Readiness, StartFailed, wait_until_ready
-from kvbench.engine.remains import make_directory
+from kvbench.engine.base import Effective, Endpoint, KvEventTarget, Launch, Progress, Rendered
+from kvbench.engine.container_remains import Container
+from kvbench.engine.containers import (
+    Bind,
+    ImageFacts,
+    Setting,
+    container_of,
+    find_image,
+    in_container,
+    short_command,
+)
+from kvbench.engine.flags import check_flags, known_flags, shipped_flags
+from kvbench.engine.launch import LaunchPlan
+from kvbench.engine.launched import LaunchedEngine, asked_port
+from kvbench.engine.ports import LOOPBACK
+from kvbench.engine.proof import ask_server, compare, mapped_host_bytes, same_version
 from kvbench.engine.reset import empty_disk, reset_caches
-from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT, EXTRA_BODY, Place, check_args, render
-from kvbench.errors import EngineError, InputError, NotSupportedYetError
+from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT, EXTRA_BODY, PAST_SECONDARY, Place, check_args, render
+from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
 
 __all__ = ["DEFAULT_PORT", "DEFAULT_TOKEN_IDS", "VllmEngine", "check_startable", "render_without_start"]
@@ -27,10 +35,17 @@ __all__ = ["DEFAULT_PORT", "DEFAULT_TOKEN_IDS", "VllmEngine", "check_startable",
 DEFAULT_PORT = 8000
 """vLLM's own; stands in a rendered command for the free port that a launch takes."""
 
+DEFAULT_EVENTS_PORT = 5557
+"""vLLM's own, too; stands for the port at which kvbench listens for KV events."""
+
 DEFAULT_TOKEN_IDS = (32, 255)
 """Printable in byte-level vocabularies and present in all others."""
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+
+
+IMAGE_COMMAND = ("python3", "-m", SERVER_MODULE)
+"""In an image, whatever its own entry point is."""
 
 
 @dataclass(frozen=True)
@@ -39,76 +54,49 @@ class _Installed:
 
     command: tuple[str, ...]
     version: str | None
-    environment: environment.EngineEnvironment | None
+    environment: environment.EngineEnvironment | None = None
+    container: Container | None = None
+    image: ImageFacts | None = None
 
 
-class VllmEngine:
+class VllmEngine(LaunchedEngine):
     """One start of vLLM."""
 
     kind: Literal["vllm"] = "vllm"
 
     def __init__(self, profile: Profile, launch: Launch) -> None:
-        self._profile = profile
-        self._launch = replace(launch, directory=launch.directory.absolute(), log=launch.log.absolute())
-        self._process: EngineProcess | None = None
-        self._plan: LaunchPlan | None = None
-        self._endpoint: Endpoint | None = None
+        super().__init__(profile, launch)
+        self._installed: _Installed | None = None
+        self._model = ""
 
-    def start(self, progress: Progress) -> Endpoint:
-        """Start it and wait until it answers; one that loses a race for its port is started again once."""
-        installed = check_startable(self._profile, progress)
-        model = _model(self._profile, installed, progress)
-        asked = _asked_port(self._profile)
-        if asked is not None:
-            check_free(asked)
-        try:
-            return self._start_once(installed, model, asked or free_port(), progress)
-        except StartFailed as error:
-            if error.cause.id != "port" or asked is not None:
-                raise
-            progress(f"{self._launch.label}: the port was taken meanwhile; starting again on another one")
-            if self._launch.disk_directory is not None:
-                make_directory(self._launch.disk_directory)
-            return self._start_once(installed, model, free_port(), progress)
+    def _prepare(self, progress: Progress) -> None:
+        self._installed = check_startable(self._profile, progress)
+        self._model = _model(self._profile, self._installed, progress)
 
-    def _start_once(self, installed: _Installed, model: str, port: int, progress: Progress) -> Endpoint:
-        self._plan = plan_launch(self._launch, port)
+    def _container(self) -> Container | None:
+        return self._installed.container if self._installed is not None else None
+
+    def _rendered(self, plan: LaunchPlan, port: int) -> Rendered:
+        if self._installed is None:
+            raise EngineError(f"{self._launch.label}: the engine has not been looked for")
         place = _place(
             self._profile,
-            installed.command,
-            model,
+            self._installed.command,
+            self._model,
             port=port,
-            engine_id=self._plan.lease.engine_id,
+            engine_id=plan.lease.engine_id,
             disk_directory=self._launch.disk_directory,
+            kv_events=self._launch.kv_events,
         )
-        self._process = EngineProcess(self._plan, render(self._profile, place))
-        try:
-            self._process.start()
-            base_url = f"http://{LOOPBACK}:{port}"
-            readiness = Readiness(
-                label=self._launch.label,
-                base_url=base_url,
-                port=port,
-                log=str(self._launch.log),
-                timeout_s=self._profile.engine.ready_timeout,
-            )
-            wait_until_ready(self._process, readiness, progress)
-            self._endpoint = _endpoint(self._profile, base_url)
-            self._check_version()
-        except BaseException:
-            self.stop()
-            raise
-        return self._endpoint
+        rendered = render(self._profile, place)
+        if plan.lease.container is None:
+            return rendered
+        return in_container(
+            self._profile, rendered, _setting(place, plan.lease.container, lease_id=plan.lease.id, home=plan.home)
+        )
 
-    def _check_version(self) -> None:
-        with self._client() as client:
-            answer = client.get("/version")
-            check_version(self._profile, answer.json().get("version") if answer.status_code == 200 else None)
-
-    def _client(self) -> httpx.Client:
-        if self._endpoint is None:
-            raise EngineError(f"{self._launch.label}: the engine has not been started")
-        return httpx.Client(base_url=self._endpoint.base_url, trust_env=False, timeout=10.0)
+    def _endpoint_at(self, base_url: str, served: list[str]) -> Endpoint:
+        return _endpoint(self._profile, base_url)
 
     def effective(self) -> Effective:
         """What the server and its processes' memory prove."""
@@ -119,11 +107,9 @@ class VllmEngine:
         embedded = self._profile.engine.environment == EMBEDDED_ENVIRONMENT
         # Its absence is a fact where kvbench's plugin makes the region; elsewhere host memory may be had otherwise.
         seen.host_mapped_bytes = mapped if mapped or embedded else None
+        if self._installed is not None and self._installed.image is not None:
+            seen.texts["container"] = self._installed.image.as_dict()
         return compare(self._profile, seen)
-
-    def state(self) -> EngineState:
-        """Alive or how it ended; its process tree."""
-        return EngineState(alive=False, detail="not started") if self._process is None else self._process.state()
 
     def reset(self) -> tuple[str, ...]:
         """Empty device and host through the development routes, and the disk tier's directory."""
@@ -133,42 +119,25 @@ class VllmEngine:
             remains += empty_disk(self._launch.disk_directory)
         return remains
 
-    def stop(self) -> None:
-        """End it and remove everything it left; also what was made for a start that never came."""
-        if self._process is None:
-            plan = plan_launch(self._launch, 0)
-            EngineProcess(plan, Rendered(argv=(), env={})).stop()
-        else:
-            self._process.stop()
-
 
 def check_startable(profile: Profile, progress: Progress) -> _Installed:
     """What is known of a start before anything is started. InputError when command, version or flags are wrong."""
     check_args(profile.engine)
-    installed = _find(profile)
+    asked_port(profile)
+    installed = _find(profile, progress)
     _check_args(profile, installed, progress)
     return installed
 
 
-def _asked_port(profile: Profile) -> int | None:
-    port = next((v for k, v in profile.engine.args.items() if flag_name(k) == "port"), None)
-    if port is None:
-        return None
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
-        raise InputError(f"engine.args.port: {port!r} is no port", do="use a number from 1 to 65535")
-    return port
-
-
-def _find(profile: Profile) -> _Installed:
+def _find(profile: Profile, progress: Progress) -> _Installed:
     """The engine's command; InputError when there is none or it is of another version than pinned."""
     spec = profile.engine
-    if spec.image is not None:
-        raise NotSupportedYetError(
-            "engine.image: starting an engine from an image",
-            do="start the container yourself and use kind: attached",
-        )
+    container = container_of(profile)
+    if container is not None:
+        image = find_image(profile, container, progress)
+        return _Installed(_image_command(profile), spec.version, container=container, image=image)
     if spec.command:
-        return _Installed(tuple(spec.command), spec.version, None)
+        return _Installed(tuple(spec.command), spec.version)
     if spec.environment is None:
         raise InputError(
             f"profile {profile.name} does not say how vLLM is started",
@@ -184,6 +153,12 @@ def _find(profile: Profile) -> _Installed:
     return _Installed(_environment_command(spec.environment, found.python), found.vllm_version, found)
 
 
+def _image_command(profile: Profile) -> tuple[str, ...]:
+    """What the container runs, up to the first flag."""
+    container = profile.engine.container
+    return tuple(container.entrypoint) if container is not None and container.entrypoint else IMAGE_COMMAND
+
+
 def _environment_command(name: str, python: Path) -> tuple[str, ...]:
     return (str(python), "-m", host_copy.SERVER_MODULE if name == EMBEDDED_ENVIRONMENT else SERVER_MODULE)
 
@@ -196,9 +171,7 @@ def _check_args(profile: Profile, installed: _Installed, progress: Progress) -> 
         return
     flags = shipped_flags(installed.version) if installed.environment is not None else None
     if flags is None:
-        command = installed.command
-        if installed.environment is not None:
-            command = (str(installed.environment.python), "-m", SERVER_MODULE)
+        command = _help_command(profile, installed)
         flags = known_flags(command, installed.version, environment.kvbench_home(), progress)
     if flags is None:
         progress(
@@ -206,6 +179,14 @@ def _check_args(profile: Profile, installed: _Installed, progress: Progress) -> 
         )
         return
     check_flags(args, flags, engine=f"vLLM {installed.version or ''}".strip())
+
+
+def _help_command(profile: Profile, installed: _Installed) -> tuple[str, ...]:
+    if installed.container is not None:
+        return short_command(profile, installed.container, installed.command)
+    if installed.environment is not None:
+        return (str(installed.environment.python), "-m", SERVER_MODULE)
+    return installed.command
 
 
 def _model(profile: Profile, installed: _Installed, progress: Progress) -> str:
@@ -225,6 +206,7 @@ def _place(
     port: int,
     engine_id: str,
     disk_directory: Path | None,
+    kv_events: KvEventTarget | None,
 ) -> Place:
     return Place(
         command=command,
@@ -235,7 +217,16 @@ def _place(
         local_model=Path(model).is_absolute(),
         disk_directory=disk_directory,
         cores=len(os.sched_getaffinity(0)),
+        kv_events=kv_events,
     )
+
+
+def _setting(place: Place, container: Container, *, lease_id: str, home: Path) -> Setting:
+    """The directories that the engine in the container needs of the host."""
+    binds = [Bind(Path(place.model), Path(place.model), read_only=True)] if place.local_model else []
+    if place.disk_directory is not None:
+        binds.append(Bind(place.disk_directory, place.disk_directory, read_only=False))
+    return Setting(container, lease_id, home, tuple(binds), needs_hub=not place.local_model)
 
 
 def _endpoint(profile: Profile, base_url: str) -> Endpoint:
@@ -248,24 +239,43 @@ def _endpoint(profile: Profile, base_url: str) -> Endpoint:
         model=profile.served_name,
         token_id_range=given or DEFAULT_TOKEN_IDS,
         extra_body=dict(EXTRA_BODY),
+        past_secondary=dict(PAST_SECONDARY),
     )
 
 
 def render_without_start(profile: Profile) -> Rendered:
-    """The command as a launch would give it, with stand-ins for port, engine id and disk directory."""
+    """The command as a launch would give it, with stand-ins for ports, engine id and directories."""
     check_args(profile.engine)
     spec = profile.engine
-    if spec.environment is None:
-        command, version = _find(profile).command, spec.version
-    else:
-        command = _environment_command(spec.environment, environment.environment_python(spec.environment))
-        version = recipe.VLLM_VERSION if spec.environment == EMBEDDED_ENVIRONMENT else spec.version
+    command, version = _command_without_start(profile)
     flags = shipped_flags(version)
     if flags is not None:
         check_flags(spec.args, flags, engine=f"vLLM {version}")
-    model = str(models.model_directory(spec.model))
-    port = _asked_port(profile) or DEFAULT_PORT
     name = f"kvbench-{profile.name}"
     disk = profile.tiers.disk
-    directory = None if disk is None else disk.path.expanduser() / name
-    return render(profile, _place(profile, command, model, port=port, engine_id=name, disk_directory=directory))
+    place = _place(
+        profile,
+        command,
+        str(models.model_directory(spec.model)),
+        port=asked_port(profile) or DEFAULT_PORT,
+        engine_id=name,
+        disk_directory=None if disk is None else disk.path.expanduser() / name,
+        kv_events=KvEventTarget(f"tcp://{LOOPBACK}:{DEFAULT_EVENTS_PORT}", name),
+    )
+    rendered = render(profile, place)
+    if spec.image is None:
+        return rendered
+    container = Container((spec.container and spec.container.runtime) or "docker", name)
+    home = Path(tempfile.gettempdir()).absolute() / name
+    return in_container(profile, rendered, _setting(place, container, lease_id=name, home=home))
+
+
+def _command_without_start(profile: Profile) -> tuple[tuple[str, ...], str | None]:
+    """Command and version; nothing has to be installed."""
+    spec = profile.engine
+    if spec.image is not None:
+        return _image_command(profile), spec.version
+    if spec.environment is None:
+        return _find(profile, lambda _: None).command, spec.version
+    command = _environment_command(spec.environment, environment.environment_python(spec.environment))
+    return command, recipe.VLLM_VERSION if spec.environment == EMBEDDED_ENVIRONMENT else spec.version

@@ -24,6 +24,12 @@ BUILT_IN_MODELS = ("smollm2", "tiny")
 EMULATED_ARGS = ("block-size", "max-model-len", "max-num-batched-tokens", "max-num-seqs", "port")
 """All that an emulated engine takes in `args`."""
 
+_OF_VLLM = (
+    *("policy", "via", "chunk_tokens", "blocks_per_chunk", "store_threshold", "max_tracker_size"),
+    *("offload_prompt_only", "canonical_layout"),
+)
+"""Settings of a host tier that TensorRT-LLM does not have."""
+
 EMULATED_LONGEST = 16_384
 """Prompt and output tokens of one request where the profile does not say."""
 _EMBEDDED_BLOCK_TOKENS = 128  # vLLM's default on its CPU platform
@@ -91,12 +97,14 @@ def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
         yield from _host(engine, tiers.host)
     if tiers.disk is not None:
         yield from _disk(engine, tiers.host, tiers.disk)
+    if tiers.secondary:
+        yield from _secondary(engine, tiers)
 
 
 def _attached(engine: EngineSpec) -> Iterator[Problem]:
     if engine.base_url is None:
         yield ("engine",), "kind attached needs base_url, such as http://127.0.0.1:8000"
-    for key in ("environment", "image", "command", "args", "env"):
+    for key in ("environment", "image", "container", "command", "args", "env"):
         if getattr(engine, key):
             yield (
                 ("engine", key),
@@ -105,7 +113,7 @@ def _attached(engine: EngineSpec) -> Iterator[Problem]:
 
 
 def _launched(engine: EngineSpec) -> Iterator[Problem]:
-    for key in ("base_url", "metrics_url", "api_key_env"):
+    for key in ("base_url", "metrics_url", "api_key_env", "tokenizer"):
         if getattr(engine, key) is not None:
             yield ("engine", key), f"belongs to kind: attached; kind {engine.kind} is started by kvbench"
     given = [key for key in ("environment", "image", "command") if getattr(engine, key) is not None]
@@ -113,6 +121,8 @@ def _launched(engine: EngineSpec) -> Iterator[Problem]:
         yield ("engine", given[1]), f"give one of environment, image and command, not {' and '.join(given)}"
     if engine.image is not None and "@sha256:" not in engine.image:
         yield ("engine", "image"), "name the image by its digest (REF@sha256:...), so that it cannot change"
+    if engine.container is not None and engine.image is None:
+        yield ("engine", "container"), "says how an image is run; give engine.image too, or leave it out"
     if engine.model in BUILT_IN_MODELS or engine.model.startswith(("/", "./", "../", "~")):
         return
     if engine.revision is None and engine.kind != "emulated":
@@ -131,7 +141,7 @@ def _not_emulated(engine: EngineSpec) -> Iterator[Problem]:
 
 
 def _emulated(engine: EngineSpec) -> Iterator[Problem]:
-    for key in ("environment", "image", "command", "env", "revision"):
+    for key in ("environment", "image", "container", "command", "env", "revision"):
         if getattr(engine, key):
             yield ("engine", key), "has no effect on an emulated engine, which is part of kvbench; leave it out"
     for flag, value in engine.args.items():
@@ -206,7 +216,7 @@ def _host(engine: EngineSpec, host: HostTier) -> Iterator[Problem]:
     if engine.kind == "vllm" and host.min_priority is not None:
         yield (*path, "min_priority"), "is a setting of tensorrt-llm; vLLM blocks have no priority"
     if engine.kind == "tensorrt-llm":
-        for key in ("policy", "via", "chunk_tokens", "blocks_per_chunk", "store_threshold", "offload_prompt_only"):
+        for key in _OF_VLLM:
             if getattr(host, key) != type(host).model_fields[key].default:
                 yield (*path, key), "is a setting of vLLM; tensorrt-llm has no such thing"
     if host.throttle is not None:
@@ -226,6 +236,18 @@ def _disk(engine: EngineSpec, host: HostTier | None, disk: DiskTier) -> Iterator
         )
     if disk.throttle is not None:
         yield from _throttle(engine, (*path, "throttle"))
+
+
+def _secondary(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
+    path = ("tiers", "secondary")
+    if engine.kind != "vllm" or engine.environment in EMBEDDED:
+        yield path, "secondary tiers are those of vLLM on GPUs; leave them out"
+    elif tiers.host is None:
+        yield path, "a secondary tier stands behind the host tier: blocks pass through it; add tiers.host"
+    elif tiers.host.via == "lmcache":
+        yield path, "LMCache has tiers of its own behind the host; leave them out, or use via: offloading"
+    elif tiers.host.store_threshold >= 2:
+        yield ("tiers", "host", "store_threshold"), "vLLM refuses store_threshold together with secondary tiers"
 
 
 def _throttle(engine: EngineSpec, path: KeyPath) -> Iterator[Problem]:

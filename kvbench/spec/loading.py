@@ -37,6 +37,8 @@ class Experiment:
     candidates: tuple[Profile, ...]
     workload: Workload
     rules: Rules
+    allowed: tuple[str, ...] = ()
+    """Keys outside the tiers in which arms may differ, such as `engine.args.max-num-seqs`."""
 
     @property
     def arms(self) -> tuple[Profile, ...]:
@@ -74,10 +76,10 @@ def load_rules(source: str | Path) -> Rules:
 
 
 def load_experiment(source: str | Path) -> Experiment:
-    """From a file with `experiment: {baseline, candidates, workload, rules}`.
+    """From a file with `experiment: {baseline, candidates, workload, rules, allow_differences}`.
 
     Each member is written inline, or is a path relative to the file, or a shipped name; workload and rules may be
-    left out (`mixed`, `default`).
+    left out (`mixed`, `default`), and so may `allow_differences` (keys outside the tiers; none).
     """
     document = read_document(find("profile", source))
     top = document.data
@@ -174,9 +176,17 @@ class _Members:
         workload = self._member(Workload, "workload", (*path, "workload"), DEFAULT_WORKLOAD)
         rules = self._member(Rules, "rules", (*path, "rules"), DEFAULT_RULES)
         found = [candidate for candidate in candidates if candidate is not None]
+        allowed = self._allowed((*path, "allow_differences"))
         if self._problems or baseline is None or workload is None or rules is None:
             raise input_error(self._problems)
-        return Experiment(baseline, tuple(found), workload, rules)
+        return Experiment(baseline, tuple(found), workload, rules, allowed)
+
+    def _allowed(self, path: KeyPath) -> tuple[str, ...]:
+        written = self._document.value(path) if path in self._document.lines else []
+        if isinstance(written, list) and all(isinstance(key, str) for key in written):
+            return tuple(written)
+        self._blame(path, "expected a list of keys such as [engine.args.max-num-seqs]")
+        return ()
 
     def _check_keys(self) -> None:
         top = self._document.value(())
@@ -189,7 +199,7 @@ class _Members:
         if not isinstance(inner, dict):
             self._blame(("experiment",), "expected the keys baseline, candidates, workload, rules")
             raise input_error(self._problems)
-        valid = ("baseline", "candidates", "workload", "rules")
+        valid = ("baseline", "candidates", "workload", "rules", "allow_differences")
         for key in inner:
             if key not in valid:
                 self._blame(("experiment", key), f"unknown key{did_you_mean(key, valid, 'keys')}", key=True)

@@ -11,13 +11,25 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from kvbench.spec.container import ContainerSpec
 from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.fitness import misfits
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
 from kvbench.spec.paths import with_known_home
 from kvbench.spec.quantity import Bandwidth, ByteSize, Fraction, PositiveSeconds, Whole
+from kvbench.spec.secondary import Backpressure, SecondaryTier
 
-__all__ = ["DeviceTier", "DiskTier", "EngineSpec", "HostTier", "Profile", "SpecModel", "Tiers"]
+__all__ = [
+    "DeviceTier",
+    "DiskTier",
+    "EngineSpec",
+    "EnvName",
+    "HostTier",
+    "Profile",
+    "SpecModel",
+    "Tiers",
+    "check_address",
+]
 
 
 def _flag_form(value: object) -> str | None:
@@ -56,8 +68,11 @@ def _env_text(value: object) -> object:
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
-def _check_address(value: str) -> None:
-    """ValueError for what no server can be reached at, and for secrets in an address."""
+def check_address(value: str, named_in: str = "api_key_env") -> None:
+    """ValueError for what no server can be reached at, and for secrets in an address.
+
+    `named_in` is the key that names the variable with the secret.
+    """
     try:
         parts = urlsplit(value)
         _ = parts.port  # parsed, and refused, on access
@@ -65,7 +80,7 @@ def _check_address(value: str) -> None:
     except ValueError as error:
         raise ValueError(f"{value!r} is not a URL: {error}") from None
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a name or password does not belong in an address; name the key's variable in api_key_env")
+        raise ValueError(f"a name or password does not belong in an address; name the key's variable in {named_in}")
     if parts.scheme not in ("http", "https") or not host or not value.isascii() or not value.isprintable():
         raise ValueError(f"expected a URL such as http://127.0.0.1:8000, got {value!r}")
 
@@ -76,6 +91,8 @@ class EngineSpec(SpecModel):
     kind: Literal["vllm", "tensorrt-llm", "attached", "emulated"]
     environment: str | None = None
     image: str | None = None
+    container: ContainerSpec | None = None
+    """With `image` only: how its container is run."""
     command: Annotated[list[str], Field(min_length=1)] | None = None
     version: str | None = None
     model: Annotated[str, Field(min_length=1), AfterValidator(with_known_home)]
@@ -89,6 +106,9 @@ class EngineSpec(SpecModel):
     metrics_url: str | None = None
     api_key_env: EnvName | None = None
     token_id_range: tuple[Whole, Whole] | None = None
+    tokenizer: Path | None = None
+    """Attached servers that take only text: the served model's tokenizer.json, where the server has no
+    `/tokenize`."""
     emulation: Emulation | None = None
     """Emulated engine only: what its work costs and how that varies."""
     inject: Injections | None = None
@@ -98,7 +118,7 @@ class EngineSpec(SpecModel):
     @classmethod
     def _http_url(cls, value: str | None) -> str | None:
         if value is not None:
-            _check_address(value)
+            check_address(value)
         return value
 
     @field_validator("base_url")
@@ -133,7 +153,11 @@ class HostTier(SpecModel):
     chunk_tokens: Annotated[Whole, Field(ge=1)] | None = None
     blocks_per_chunk: Annotated[Whole, Field(ge=1)] | None = None
     store_threshold: Annotated[Whole, Field(ge=0)] = 0
+    max_tracker_size: Annotated[Whole, Field(ge=1)] | None = None
+    """Prefixes that `store_threshold` counts at most."""
     offload_prompt_only: bool = True
+    canonical_layout: bool = False
+    """Blocks whose bytes do not depend on how the model is spread over ranks."""
     min_priority: Annotated[Whole, Field(ge=0, le=100)] | None = None
     throttle: Bandwidth | None = None
     """Embedded engine only: slows host-to-device copies, to test that a gate refuses a bad tier."""
@@ -146,6 +170,9 @@ class DiskTier(SpecModel):
     read_threads: Annotated[Whole, Field(ge=1)] = 16
     write_threads: Annotated[Whole, Field(ge=1)] = 16
     size_limit: ByteSize | None = None
+    locality: Literal["LOCAL", "REMOTE"] | None = None
+    """What requests may name it by; a file system on the network is REMOTE."""
+    backpressure: Backpressure | None = None
     throttle: Bandwidth | None = None
     """Embedded engine only: slows reads from the tier, to test that a gate refuses a bad tier."""
 
@@ -166,6 +193,8 @@ class Tiers(SpecModel):
     device: DeviceTier = DeviceTier()
     host: HostTier | None = None
     disk: DiskTier | None = None
+    secondary: list[SecondaryTier] = Field(default_factory=list)
+    """Further tiers behind the host, of vLLM alone: object stores, peers."""
 
 
 class Profile(SpecFile):
@@ -201,5 +230,11 @@ class Profile(SpecFile):
 
     @property
     def tier_names(self) -> tuple[str, ...]:
-        """The tiers that are on, hot to cold."""
-        return tuple(n for n in ("device", "host", "disk") if getattr(self.tiers, n) is not None)
+        """The tiers that are on, hot to cold. What an object store serves counts as from the disk."""
+        stored = any(tier.type in ("obj", "kvcr") for tier in self.tiers.secondary)
+        on = {
+            "device": True,
+            "host": self.tiers.host is not None,
+            "disk": self.tiers.disk is not None or stored,
+        }
+        return tuple(name for name, is_on in on.items() if is_on)

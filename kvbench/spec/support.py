@@ -37,17 +37,11 @@ def _later(spec: Profile | Workload | Rules) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _in_profile(profile: Profile) -> Iterator[tuple[KeyPath, str]]:
-    if profile.engine.kind == "tensorrt-llm":
-        yield ("engine", "kind"), "starting TensorRT-LLM"
-    if profile.engine.image is not None:
-        yield ("engine", "image"), "starting an engine from an image"
     if profile.tiers.host is not None and profile.tiers.host.via == "lmcache":
         yield ("tiers", "host", "via"), "a host tier via lmcache"
 
 
 def _in_workload(workload: Workload) -> Iterator[tuple[KeyPath, str]]:
-    if workload.tier_holdout > 0:
-        yield ("tier_holdout",), "holding requests out of a tier"
     for name, class_ in workload.classes.items():
         working_set = class_.prefix.working_set if class_.prefix else None
         if working_set is not None and working_set.of == "disk":

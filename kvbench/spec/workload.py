@@ -155,7 +155,7 @@ class TraceSource(SpecModel):
 
     path: UserPath
     format: str | None = None
-    """mooncake, sessions, bailian, weka or azure; None: told from the content."""
+    """One of `kvbench.workload.traces.reading.FORMATS`; None: told from the content."""
     block_tokens: Tokens | None = None
     """Tokens that one id stands for; None: the file says, or it follows from the lengths."""
     speed: Annotated[Number, Field(gt=0)] = 1.0

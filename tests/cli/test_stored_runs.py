@@ -7,8 +7,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from kvbench.ledger.account import EVIDENCE
 from kvbench.record.run_directory import RunDirectory
 from tests.cli.files import RULES, WORKLOAD, attached_profile, write
 from tests.cli.invoke import Answer, kvbench_here
@@ -179,3 +181,15 @@ def test_a_narrow_terminal_is_no_obstacle(run: Path, columns: int) -> None:
     arms = ("cpu/demo-baseline", "cpu/demo-host-and-disk")
     planned = kvbench_here("compare", *arms, "-w", "demo", "-r", "demo", "--dry-run", env={"COLUMNS": str(columns)})
     assert planned.code == 0, planned.text
+
+
+def test_a_report_makes_a_lost_ledger_again(run: Path) -> None:
+    ledger = run / "arms" / "other" / "round-1" / "ledger.parquet"
+    before = pd.read_parquet(ledger)
+    assert len(before)
+    assert set(before["evidence"]) <= set(EVIDENCE)
+    ledger.unlink()
+    first = json.loads(kvbench_here("report", run, "--json").out)
+    pd.testing.assert_frame_equal(pd.read_parquet(ledger), before)
+    (totals,) = [each for each in first["ledger"] if each["arm"] == "other"]
+    assert totals["requests"] == len(before)

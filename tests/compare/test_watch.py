@@ -85,14 +85,43 @@ def test_progress_of_any_kind_is_not_frozen(moves) -> None:
         scene.now += 1.0
 
 
-def test_counters_created_anew_that_tell_less_are_a_restart() -> None:
+def test_counters_created_anew_that_tell_less_while_requests_fail_are_a_restart() -> None:
     scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
     watch = scene.watch()
     watch.time_zero = 100.0
     assert not watch()
+    watch.requests_failed(3)
     scene.now, scene.metrics = 107.0, {"counters_created": 1600.0, "prompt_tokens": 20.0}
     assert watch()
     assert [(e.kind, e.t_s) for e in watch.events] == [("restarted", 7.0)]
+
+
+def test_requests_that_fail_soon_after_the_counters_began_anew_tell_of_a_restart_too() -> None:
+    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+    watch = scene.watch()
+    assert not watch()
+    scene.now, scene.metrics = scene.now + 2, {"counters_created": 1600.0, "prompt_tokens": 20.0}
+    assert not watch()
+    scene.now += 2
+    watch.requests_failed(1)
+    assert watch()
+    assert [e.kind for e in watch.events] == ["restarted"]
+
+
+def test_counters_anew_and_nothing_else_are_a_reset_that_the_judge_finds() -> None:
+    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+    watch = scene.watch()
+    watch.requests_failed(3)
+    for _ in range(6):
+        assert not watch()
+        scene.now += 1
+    scene.metrics = {"counters_created": 1600.0, "prompt_tokens": 20.0}
+    for _ in range(10):
+        scene.now += 1
+        assert not watch()
+    watch.requests_failed(4)
+    scene.now += 1
+    assert not watch()
 
 
 @pytest.mark.parametrize(

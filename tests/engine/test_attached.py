@@ -14,7 +14,7 @@ import pytest
 from kvbench.engine.attached import AttachedEngine
 from kvbench.engine.base import Launch
 from kvbench.engine.ports import free_port
-from kvbench.errors import EngineError, InputError, NotSupportedYetError
+from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
 from tests.standin.server import Behaviour, stand_in
 
@@ -100,15 +100,15 @@ def test_vllm_gets_its_own_request_fields_and_others_do_not(server: Server) -> N
     assert attach(server.url).start(quiet).extra_body == {}
 
 
-def test_a_server_that_takes_no_token_ids_is_refused_before_anything_is_measured(server: Server) -> None:
+def test_a_server_that_takes_no_token_ids_needs_a_way_to_count_those_of_text(server: Server) -> None:
     server.get["/v1/models"] = (200, '{"data": [{"id": "tiny", "owned_by": "someone"}]}')
     server.get["/metrics"] = (404, "")
     server.post["/v1/completions"] = (400, '{"error": "prompt must be a string"}')
-    with pytest.raises(NotSupportedYetError, match="takes no token ids") as refused:
+    with pytest.raises(InputError, match="takes prompts as text alone") as refused:
         attach(server.url).start(quiet)
-    assert "prompt must be a string" in str(refused.value)
+    assert "engine.tokenizer" in str(refused.value)
     server.post["/v1/completions"] = (200, "{}")
-    attach(server.url).start(quiet)
+    assert attach(server.url).start(quiet).words == ()
 
 
 def test_what_can_be_seen_is_proven_and_the_rest_is_unknown(server: Server) -> None:

@@ -19,6 +19,22 @@ KV_BLOCKS = (
 )
 TEXTS: dict[str, tuple[str, str]] = {
     "OSError: [Errno 98] Address already in use": ("port", "the port is in use"),
+    'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].': (
+        "container",
+        "cannot give the container its GPUs",
+    ),
+    "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all": (
+        "container",
+        "cannot give the container its GPUs",
+    ),
+    'docker: invalid mount config for type "bind": bind source path does not exist: /m': (
+        "container",
+        "should see /m, and",
+    ),
+    'exec: "trtllm-serve": executable file not found in $PATH: unknown': (
+        "container",
+        "the image has no trtllm-serve",
+    ),
     "Exception: CPU Offloading is currently only supported on CUDA-alike and XPU GPUs": ("cpu-offload", "refuses"),
     "Exception: cpu_bytes_to_use must be specified in kv_connector_extra_config": ("host-size", "valid size"),
     "ValueError: invalid literal for int() with base 10: '8GiB'": ("host-size", "valid size"),

@@ -202,6 +202,7 @@ def test_the_keeper_imports_the_standard_library_and_its_own_modules_only() -> N
     assert set(answer.stdout.split()) - {"__main__"} == {
         "kvbench",
         "kvbench.engine",
+        "kvbench.engine.container_remains",
         *(f"kvbench.engine.{name}" for name in ("keeper", "leases", "processes", "remains")),
     }
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.engine import vllm_engine
+from kvbench.engine import launched
 from kvbench.engine.base import Launch
 from kvbench.engine.launch import make_disk_directory
 from kvbench.engine.ports import check_free, free_port
 from kvbench.engine.ready import Readiness
 from kvbench.engine.remains import MARK
 from kvbench.engine.vllm_engine import VllmEngine
-from kvbench.errors import EngineError, InputError, NotSupportedYetError
+from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
 from tests.engine.test_keeper import gone, nothing_left
 
@@ -116,7 +116,7 @@ def test_a_hung_start_is_ended(tmp_path: Path, engines: list[VllmEngine], monkey
     def impatient(**fields: object) -> Readiness:
         return replace(Readiness(**fields), hung_after_s=0.8)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(vllm_engine, "Readiness", impatient)
+    monkeypatch.setattr(launched, "Readiness", impatient)
     with pytest.raises(EngineError, match=r"it hangs: no log line and no CPU time for \d s"):
         started(a_profile(HANG="1"), tmp_path, engines)
     assert nothing_left(tmp_path)
@@ -168,7 +168,7 @@ def test_another_process_that_answers_on_the_port_is_not_the_engine(
     tmp_path: Path, engines: list[VllmEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Impostor() as impostor:
-        monkeypatch.setattr(vllm_engine, "free_port", lambda: impostor.port)
+        monkeypatch.setattr(launched, "free_port", lambda: impostor.port)
         with pytest.raises(EngineError, match=r"port|answered by another process"):
             started(a_profile(START_AFTER="60"), tmp_path, engines)
     assert nothing_left(tmp_path)
@@ -221,11 +221,6 @@ def test_a_kv_dtype_that_this_version_does_not_have_is_refused(tmp_path: Path, e
     profile = a_profile(tiers={"device": {"kv_dtype": "fp8_e5m2"}})
     with pytest.raises(InputError, match="does not take 'fp8_e5m2'"):
         started(profile, tmp_path, engines)
-
-
-def test_an_image_is_not_supported_yet(tmp_path: Path, engines: list[VllmEngine]) -> None:
-    with pytest.raises(NotSupportedYetError, match="image"):
-        started(a_profile(engine={"image": "vllm@sha256:0", "command": None}), tmp_path, engines)
 
 
 def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, engines: list[VllmEngine]) -> None:

@@ -9,18 +9,18 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from kvbench.engine.base import Launch
-from kvbench.engine.create import create_engine, render_profile
-from kvbench.engine.tensorrt_llm import ExtraOptions, KvCacheConfig, extra_options, render
-from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.engine.create import render_profile
+from kvbench.engine.tensorrt_llm import extra_options, render, traps
+from kvbench.engine.trtllm_options import ExtraOptions, KvCacheConfig
+from kvbench.errors import InputError
 from kvbench.spec.loading import load_profile
 from kvbench.spec.profile import Profile
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def a_profile(args: dict | None = None, **tiers: dict) -> Profile:
-    engine = {"kind": "tensorrt-llm", "version": "1.2.1", "model": "/models/m", "args": args or {}}
+def a_profile(args: dict | None = None, *, version: str | None = "1.2.1", **tiers: dict) -> Profile:
+    engine = {"kind": "tensorrt-llm", "version": version, "model": "/models/m", "args": args or {}}
     return Profile.model_validate({"name": "arm", "engine": engine, "tiers": tiers})
 
 
@@ -35,6 +35,7 @@ def test_the_command_and_the_yaml_say_each_thing_once() -> None:
         "kv_cache_config": {
             "enable_block_reuse": True,
             "free_gpu_memory_fraction": 0.5,
+            "host_cache_size": 0,
             "event_buffer_max_size": 16384,
             "tokens_per_block": 32,
         },
@@ -84,6 +85,9 @@ def test_unknown_keys_are_refused_by_the_models_as_the_engine_does() -> None:
         ({"stream_interval": 4}, "stream_interval"),
         ({"tp_size": 0}, "no number of ranks"),
         ({"zzz": 0}, "has no option or YAML key zzz"),
+        ({"tokens_per_block": 48}, "power of two"),
+        ({"enable_iter_perf_stats": False}, "enable_iter_perf_stats"),
+        ({"event_buffer_max_size": 0}, "event_buffer_max_size"),
     ],
 )
 def test_args_that_1_2_does_not_take_are_input_errors(args: dict, message: str) -> None:
@@ -95,7 +99,7 @@ def test_args_that_1_2_does_not_take_are_input_errors(args: dict, message: str) 
 def test_every_shipped_profile_renders(name: str) -> None:
     rendered = render_profile(load_profile(REPOSITORY / "profiles" / "tensorrt-llm" / f"{name}.yaml"))
     (text,) = rendered.files.values()
-    assert ("host_cache_size" in text) == (name == "host")
+    assert ("host_cache_size: 0\n" in text) == (name != "host")
     assert ("dtype: fp8" in text) == (name == "fp8")
 
 
@@ -104,9 +108,31 @@ def test_the_shipped_disk_profile_says_that_1_2_cannot_serve_it() -> None:
         load_profile(REPOSITORY / "profiles" / "tensorrt-llm" / "disk.yaml")
 
 
-def test_starting_is_not_supported_yet(tmp_path: Path) -> None:
-    engine = create_engine(a_profile(), Launch(tmp_path, tmp_path / "log", None, "arm-1"))
-    with pytest.raises(NotSupportedYetError, match="starting TensorRT-LLM"):
-        engine.start(lambda _: None)
-    engine.stop()
-    assert not engine.state().alive
+def test_defaults_that_are_left_to_the_engine_are_shown_with_the_file() -> None:
+    text = render(a_profile(host={"size": "1GiB"}), port=1, file=Path("/f")).files["/f"]
+    assert "# Left to TensorRT-LLM 1.2.1:" in text
+    assert "secondary_offload_min_priority: 30 (the field has none" in text
+    assert "blocks have priority 35" in text
+    asked = render(a_profile(host={"size": "1GiB", "min_priority": 20}), port=1, file=Path("/f")).files["/f"]
+    assert "#   kv_cache_config.secondary_offload_min_priority" not in asked
+
+
+def test_defaults_of_a_release_that_nobody_knows_are_not_assumed() -> None:
+    text = render(a_profile(version="1.9.0"), port=1, file=Path("/f")).files["/f"]
+    assert "kv_cache_config.secondary_offload_min_priority: unknown for 1.9.0" in text
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        (a_profile(host={"size": "1GiB", "min_priority": 36}), "nothing will ever be stored in the host tier"),
+        (a_profile({"enable_block_reuse": False}, host={"size": "1GiB"}), "a host tier could give back"),
+        (a_profile(version=None), "not pinned"),
+    ],
+)
+def test_what_will_not_do_what_it_looks_like_is_told_in_words(profile: Profile, words: str) -> None:
+    assert any(words in trap for trap in traps(profile))
+
+
+def test_an_ordinary_profile_has_no_traps() -> None:
+    assert traps(a_profile(host={"size": "1GiB", "min_priority": 35})) == []

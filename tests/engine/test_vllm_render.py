@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvbench.engine.base import KvEventTarget
 from kvbench.engine.create import render_profile
 from kvbench.engine.flags import flag_name, shipped_flags
 from kvbench.engine.host_copy import plugin_path
@@ -187,9 +189,9 @@ def test_flags_that_would_undo_the_profile_are_refused(flag: str) -> None:
         render(a_profile(args={flag: "x"}), GPU)
 
 
-def test_lmcache_is_not_supported_yet() -> None:
+def test_lmcache_on_the_embedded_engine_is_not_supported_yet() -> None:
     with pytest.raises(NotSupportedYetError, match="lmcache"):
-        render(a_profile(host={"size": "1GiB", "via": "lmcache"}), GPU)
+        render(a_profile(embedded=True, host={"size": "1GiB", "via": "lmcache"}), CPU)
 
 
 @pytest.mark.parametrize("name", ["baseline", "host", "host-and-disk", "fp8"])
@@ -223,3 +225,50 @@ def test_a_server_that_is_attached_to_has_no_command() -> None:
     attached = {"kind": "attached", "base_url": "http://127.0.0.1:1", "model": "/m"}
     with pytest.raises(InputError, match="no command to show"):
         render_profile(Profile.model_validate({"name": "arm", "engine": attached}))
+
+
+LISTENER = KvEventTarget("tcp://127.0.0.1:40001", "kvbench-1f")
+
+
+@pytest.mark.parametrize("place", [GPU, CPU], ids=["gpu", "embedded"])
+def test_an_engine_publishes_its_kv_events_where_somebody_listens(place: Place) -> None:
+    """To an address without a wildcard vLLM connects, so nothing of it listens on a network."""
+    arm = a_profile(embedded=place is CPU, host={"size": "1GiB"}, disk={"path": "/mnt/kv"})
+    argv = render(arm, replace(place, kv_events=LISTENER)).argv
+    assert json.loads(option(argv, "--kv-events-config")) == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://127.0.0.1:40001",
+        "topic": "kvbench-1f",
+    }
+    (disk,) = transfer_config(argv)["kv_connector_extra_config"]["secondary_tiers"]
+    assert disk["enable_kv_events"] is True
+    assert "--kv-events-config" not in render(arm, place).argv, "nobody listens"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{"kv-events-config": {"enable_kv_cache_events": True}}, {"data-parallel-size": 2}],
+    ids=["own", "ranks"],
+)
+def test_events_that_somebody_else_has_are_left_to_him(args: dict) -> None:
+    argv = render(a_profile(args=args), replace(GPU, kv_events=LISTENER)).argv
+    assert "tcp://127.0.0.1:40001" not in " ".join(argv)
+
+
+@pytest.mark.parametrize(("version", "told"), [("0.31.2", False), ("0.32.0", True), ("1.0", True), (None, False)])
+def test_releases_that_tell_less_are_not_asked(version: str | None, told: bool) -> None:
+    engine = {
+        "kind": "vllm",
+        "command": list(GPU.command),
+        "model": "org/model",
+        "revision": "abc",
+        "version": version,
+    }
+    arm = Profile.model_validate({"name": "arm", "engine": engine})
+    assert ("--kv-events-config" in render(arm, replace(GPU, kv_events=LISTENER)).argv) is told
+
+
+def test_the_command_that_is_shown_publishes_to_a_stand_in() -> None:
+    rendered = render_profile(load_profile(REPOSITORY / "profiles" / "vllm" / "host-and-disk.yaml"))
+    assert json.loads(option(rendered.argv, "--kv-events-config"))["endpoint"] == "tcp://127.0.0.1:5557"

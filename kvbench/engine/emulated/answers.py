@@ -32,6 +32,8 @@ class Completion:
     stream: bool
     with_ids: bool
     with_usage: bool
+    past_secondary: bool = False
+    """Nothing is to be loaded from the tiers behind the host (`kv_transfer_params.kv_load_tiers` without any)."""
 
 
 def parse_completion(body: bytes, *, model: str, max_model_len: int) -> Completion:
@@ -53,13 +55,14 @@ def parse_completion(body: bytes, *, model: str, max_model_len: int) -> Completi
             f"This model's maximum context length is {max_model_len} tokens, but {len(prompt)} prompt and {count} "
             "output tokens were asked for."
         )
-    options = fields.get("stream_options")
+    options, transfer = fields.get("stream_options"), fields.get("kv_transfer_params")
     return Completion(
         prompt=prompt,
         output_tokens=count,
         stream=fields.get("stream") is True,
         with_ids=fields.get("return_token_ids") is True,
         with_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
+        past_secondary=isinstance(transfer, Mapping) and transfer.get("kv_load_tiers") == [],
     )
 
 

@@ -163,8 +163,7 @@ def canonical_series(
             "host_load_seconds": c.load_s,
             "host_store_drops": c.allocation_failures,
         }
-        if c.lookup.count:
-            histograms["host_lookup_time"] = c.lookup
+        histograms["host_lookup_time"] = c.lookup
     if disk:
         plain |= {
             "disk_read_bytes": c.read_bytes,

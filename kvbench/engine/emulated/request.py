@@ -37,6 +37,7 @@ class Request:
         "offered",
         "output_tokens",
         "own_blocks",
+        "past_secondary",
         "preempted",
         "prompt_tokens",
         "registered",
@@ -49,11 +50,21 @@ class Request:
         "wake_s",
     )
 
-    def __init__(self, id_: int, prompt_tokens: int, output_tokens: int, keys: Sequence[int]) -> None:
+    def __init__(
+        self,
+        id_: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        keys: Sequence[int],
+        *,
+        past_secondary: bool = False,
+    ) -> None:
         self.id = id_
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.keys = keys
+        self.past_secondary = past_secondary
+        """It wants nothing from the tiers behind the host."""
         self.arrived_s = 0.0
         self.scheduled_s = math.nan
         """First time in a step."""

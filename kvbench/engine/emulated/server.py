@@ -103,6 +103,8 @@ class EmulatedServer:
         self._created_s = time.time()
         self._number = 0
         self._live: dict[int, _Exchange] = {}
+        self._sources: dict[str, dict[str, int]] = {}
+        """What each answered request found cached, by the name that its client gave it."""
         self._arriving: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._away_until_s = -math.inf
@@ -134,6 +136,8 @@ class EmulatedServer:
                 connection.answer(200, self._models())
             case "GET", "/metrics":
                 self._metrics(connection)
+            case "GET", "/sources":  # what no real engine tells
+                connection.answer(200, json.dumps(self._sources).encode())
             case "GET", "/server_info":
                 info = {"vllm_config": configuration(self.sizes, self._label), "emulated": True}
                 connection.answer(200, json.dumps(info).encode())
@@ -192,7 +196,7 @@ class EmulatedServer:
             return
         ids = answer_ids(asked.prompt, asked.output_tokens)
         keys = block_keys([*asked.prompt, *ids[:-1]], self.sizes.block_tokens)
-        request = Request(number, len(asked.prompt), fate.output_tokens, keys)
+        request = Request(number, len(asked.prompt), fate.output_tokens, keys, past_secondary=asked.past_secondary)
         name = incoming.headers.get(b"x-request-id", b"%x" % number).decode("latin-1")
         self._live[number] = _Exchange(connection, asked, request, fate, f"cmpl-{name}", ids)
         heapq.heappush(self._arriving, (self._now_s() + self._costs.request, number))
@@ -261,6 +265,7 @@ class EmulatedServer:
             over = len(times) >= exchange.fate.output_tokens
             if over:
                 del self._live[number]
+                self._note_sources(exchange)
             if exchange.completion.stream:
                 self._stream(exchange, len(times), over=over)
             else:
@@ -268,6 +273,14 @@ class EmulatedServer:
                 if over:
                     self._answer(exchange)
         return wake_s
+
+    def _note_sources(self, exchange: _Exchange) -> None:
+        request = exchange.request
+        self._sources[exchange.name.removeprefix("cmpl-")] = {
+            "device": request.device_tokens,
+            "host": request.host_tokens,
+            "disk": request.disk_tokens,
+        }
 
     def _stream(self, exchange: _Exchange, count: int, *, over: bool) -> None:
         connection, fate, first = exchange.connection, exchange.fate, exchange.sent

@@ -18,6 +18,8 @@ class SimulatedRound:
 
     requests: pa.Table
     tokens: pa.Table
+    ledger: pa.Table
+    """Schema LEDGER, as the core knows it."""
     metrics: pa.Table
     """Schema METRICS, one set of canonical samples a second."""
     host: pa.Table
@@ -38,6 +40,7 @@ class SimulatedRound:
             tokens=_frame(self.tokens),
             metrics=_frame(self.metrics),
             host=_frame(self.host),
+            ledger=_frame(self.ledger),
             scrapes=self.scrapes,
             complete=not self.events,
             events=self.events,

@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from kvbench.engine.emulated.fates import Fate
 from kvbench.engine.emulated.request import Request
+from kvbench.ledger.account import RoundEvidence, account
 from kvbench.load.agenda import Turn
 from kvbench.record.tables import HOST, METRICS, REQUESTS, TOKENS
 from kvbench.workload.schedule import PlannedRequest
 
-__all__ = ["Answer", "MetricRows", "host_table", "request_table", "token_table"]
+__all__ = ["Answer", "MetricRows", "host_table", "ledger_table", "request_table", "token_table"]
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -41,6 +42,8 @@ class Answer:
     http_status: int | None = None
     prompt_digest: str | None = None
     output_digest: str | None = None
+    by_tier: dict[str, int] | None = None
+    """Cached tokens, of an answer that told how many."""
 
     @classmethod
     def of(cls, turn: Turn, request: Request, fate: Fate, *, sent_s: float, zero_s: float, corrupt: bool) -> Answer:
@@ -63,6 +66,11 @@ class Answer:
             request.prompt_tokens,
             prompt_tokens_engine=None if fate.dropped else fate.prompt_tokens,
             cached_tokens=None if fate.dropped else request.cached_tokens,
+            by_tier={
+                "device": request.device_tokens,
+                "host": request.host_tokens,
+                "disk": request.disk_tokens,
+            },
             status="error" if error else "aborted" if left else "ok",
             error=error,
             finish_reason=None if left or fate.dropped else "stop" if fate.short else request.finish_reason,
@@ -205,8 +213,15 @@ def request_table(answers: list[Answer], *, round_: int, arm: str) -> pa.Table:
         "ended_s": [None if math.isnan(a.ended_s) else a.ended_s for a in rows],
         "multi_token_events": [0] * len(rows),
         "branch": [p.branch for p in plan],
+        "holdout": [p.holdout for p in plan],
     }
     return pa.table(columns, schema=REQUESTS)
+
+
+def ledger_table(requests: pa.Table, answers: list[Answer], tiers: tuple[str, ...]) -> pa.Table:
+    """Schema LEDGER: the core itself tells."""
+    told = {answer.planned.id: answer.by_tier for answer in answers if answer.by_tier is not None}
+    return account(RoundEvidence(requests.to_pandas(), METRICS.empty_table().to_pandas(), tiers, told=told))
 
 
 def token_table(answers: list[Answer]) -> pa.Table:

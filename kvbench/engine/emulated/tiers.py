@@ -23,6 +23,8 @@ __all__ = ["Tiers"]
 Moved = tuple[Request, Sequence[int]]
 """For whom, and which chunks."""
 _NEVER_ASKED = object()
+_SOONEST_S = 1e-6
+"""An answer comes after its question: at the same instant nobody would look for it again."""
 
 
 class Tiers:
@@ -45,7 +47,7 @@ class Tiers:
             "write": _per_chunk(costs.write_block, sizes, None),
         }
         self._job_s = costs.transfer
-        self._lookup_s = costs.lookup
+        self._lookup_s = max(costs.lookup, _SOONEST_S)
         self._gives = not injections.no_promotions
         self._host_path = TransferPath[Moved]({"load": 1, "store": 1})
         self._disk_path = TransferPath[Moved]({"read": sizes.read_lanes, "write": sizes.write_lanes})
@@ -113,7 +115,8 @@ class Tiers:
         """Leading chunks that are in the host tier; None: some are on their way, or the disk has not answered."""
         if request.asked and now_s >= request.answers_s:
             self._answer(request)
-        references, known, disk = self._host.references, request.known, self._sizes.disk
+        references, known = self._host.references, request.known
+        disk = self._sizes.disk and not request.past_secondary
         hits = 0
         undecided = False
         for key in keys:

@@ -18,7 +18,7 @@ from kvbench.engine.emulated.request import Request
 from kvbench.engine.emulated.scheduler import EmulatedCore
 from kvbench.engine.emulated.simulated import SimulatedRound
 from kvbench.engine.emulated.sizes import emulation_of, sizes_of
-from kvbench.engine.emulated.tables import Answer, MetricRows, host_table, request_table, token_table
+from kvbench.engine.emulated.tables import Answer, MetricRows, host_table, ledger_table, request_table, token_table
 from kvbench.judge.evidence import EngineEvent, ScrapeSummary
 from kvbench.load.agenda import Agenda, Turn
 from kvbench.plan.reuse import expected_sources
@@ -223,7 +223,7 @@ class _Play:
             first = self._first_key[run]
             keys.extend(range(first, first + self._run_blocks[run]))
         output_tokens = min(fate.output_tokens, planned.returned_tokens)
-        request = Request(planned.id, blocks.prompt_tokens, output_tokens, keys)
+        request = Request(planned.id, blocks.prompt_tokens, output_tokens, keys, past_secondary=planned.holdout)
         sent = _Sent(turn, blocks, request, fate, now_s)
         self._sent[planned.id] = sent
         heapq.heappush(self._arriving, (now_s + self._costs.request, self._number, sent))
@@ -375,8 +375,10 @@ class _Play:
         events = tuple(EngineEvent(e.kind, e.t_s - self._zero_s, e.detail) for e in self._events)
         stated = sizes.device_blocks - 1
         differing = (f"the number of device blocks is {stated}, not {sizes.device_blocks} as asked",)
+        requests = request_table(self._answers, round_=self._schedule.round, arm=self._profile.name)
         return SimulatedRound(
-            requests=request_table(self._answers, round_=self._schedule.round, arm=self._profile.name),
+            requests=requests,
+            ledger=ledger_table(requests, self._answers, self._profile.tier_names),
             tokens=token_table(self._answers),
             metrics=self._metrics.table(self._zero_s),
             host=host_table(self._schedule.duration_s),

@@ -35,11 +35,13 @@ def connector_config(
     backpressure: dict[str, object] | None = None,
     host_throttle: float | None = None,
     disk_throttle: float | None = None,
+    disk_events: bool = False,
 ) -> dict[str, object]:
     """The value of `--kv-transfer-config`: the host tier alone, or with a directory as the disk tier behind it.
 
     Every default is vLLM's own (0.32.0). `host_throttle` and `disk_throttle` limit loads from the host and reads
-    from the disk, to make a tier bad on purpose.
+    from the disk, to make a tier bad on purpose. `disk_events`: the disk tier says what it stores, where the server
+    publishes KV events at all.
     """
     tiered = disk_root is not None
     extra: dict[str, object] = {
@@ -55,7 +57,9 @@ def connector_config(
     if host_throttle is not None:
         extra["kvbench_host_bandwidth_bytes_per_s"] = host_throttle
     if disk_root is not None:
-        extra["secondary_tiers"] = [_disk_tier(disk_root, read_threads, write_threads, disk_throttle)]
+        extra["secondary_tiers"] = [
+            _disk_tier(disk_root, read_threads, write_threads, disk_throttle, events=disk_events)
+        ]
     if backpressure is not None:
         extra["backpressure"] = backpressure
     return {
@@ -66,13 +70,17 @@ def connector_config(
     }
 
 
-def _disk_tier(root: Path, read_threads: int, write_threads: int, throttle: float | None) -> dict[str, object]:
+def _disk_tier(
+    root: Path, read_threads: int, write_threads: int, throttle: float | None, *, events: bool
+) -> dict[str, object]:
     tier: dict[str, object] = {
         "type": "fs",
         "root_dir": str(root),
         "n_read_threads": read_threads,
         "n_write_threads": write_threads,
     }
+    if events:
+        tier["enable_kv_events"] = True
     if throttle is not None:
         tier |= {
             "type": "PacedFileSystemTier",

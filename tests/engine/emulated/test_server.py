@@ -12,6 +12,7 @@ import pytest
 
 from kvbench.engine.base import Endpoint, Engine, Launch
 from kvbench.engine.create import create_engine, render_profile
+from kvbench.engine.emulated.launched import EmulatedEngine
 from kvbench.engine.launch import make_disk_directory
 from kvbench.engine.ports import check_free
 from kvbench.observe.canonical import parse_engine, source_counters
@@ -233,3 +234,26 @@ def test_what_is_rendered_is_what_would_be_started() -> None:
     (path,) = rendered.files
     assert str(path) in rendered.argv
     assert json.loads(rendered.files[path])["profile"]["engine"]["inject"]["stalls"] == {"every": 1.0, "by": 0.1}
+
+
+def test_a_request_may_go_past_the_disk_and_the_engine_tells_where_each_was_served(tmp_path: Path) -> None:
+    """Given prompts that have been pushed to disk, when one is sent past it, then it is computed, and another
+    without that wish comes from disk."""
+    with launched(quick(tiered=True), tmp_path) as (engine, endpoint):
+        assert isinstance(engine, EmulatedEngine)
+        assert endpoint.past_secondary == {"kv_transfer_params": {"kv_load_tiers": []}}
+        for document in range(8):
+            complete(endpoint, prompt_of(document))
+        for number, more in ((7, endpoint.past_secondary), (8, {})):
+            answer = httpx.post(
+                f"{endpoint.base_url}/v1/completions",
+                json=body(prompt_of(number - 7), **more),
+                headers={"X-Request-Id": f"kvbench-3-{number}"},
+                trust_env=False,
+                timeout=10,
+            )
+            assert answer.status_code == 200
+        told = engine.told_sources(3)
+    assert told[7] == {"device": 0, "host": 0, "disk": 0}
+    assert told[8]["disk"] > 0
+    assert set(told) == {7, 8}, "requests of other rounds are not among them"

@@ -1,0 +1,19 @@
+"""What a profile's engine will not do as it looks, in sentences: settings that are valid and mislead. Pure."""
+
+from __future__ import annotations
+
+from kvbench.engine import tensorrt_llm, vllm_traps
+from kvbench.spec.profile import Profile
+
+__all__ = ["traps"]
+
+
+def traps(profile: Profile) -> list[str]:
+    """One sentence each; none for engines that others start."""
+    match profile.engine.kind:
+        case "vllm":
+            return vllm_traps.traps(profile)
+        case "tensorrt-llm":
+            return tensorrt_llm.traps(profile)
+        case _:
+            return []

@@ -1,0 +1,97 @@
+"""Settings of vLLM that are valid and mislead, in sentences. Pure but for a look at the model's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kvbench.engine.flags import flag_name
+from kvbench.spec.profile import Profile
+from kvbench.spec.quantity import show_bytes
+
+__all__ = ["traps"]
+
+
+def traps(profile: Profile) -> list[str]:
+    """One sentence each, in the order of the profile."""
+    args = {flag_name(key): value for key, value in profile.engine.args.items()}
+    return [*_engine_traps(profile, args), *_host_traps(profile, args), *_disk_traps(profile, args)]
+
+
+def _engine_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
+    if args.get("enable-prefix-caching") is False:
+        yield (
+            "prefix caching is off, so nothing is ever reused on the device: a tier then beats recomputing, not "
+            "the device cache that production has"
+        )
+    if profile.tiers.host is None:
+        return
+    if any(name.partition(".")[0] in ("speculative-config", "spec-config") for name in args):
+        yield (
+            "speculative decoding gives the draft model blocks of its own, and a prefix is found in a tier only "
+            "where all groups of blocks are: with some drafts that is never; look at the promoted tokens first"
+        )
+    replicas = args.get("data-parallel-size", 1)
+    if isinstance(replicas, int) and not isinstance(replicas, bool) and replicas > 1:
+        total = show_bytes(replicas * profile.tiers.host.size)
+        yield f"each of the {replicas} data-parallel replicas gets a host tier of its own: {total} in all"
+
+
+def _host_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
+    host = profile.tiers.host
+    if host is None:
+        return
+    if host.via == "lmcache":
+        yield (
+            "tiers.host.size only switches LMCache on: what it may take is set at the LMCache server "
+            "(--l1-size-gb), which vLLM does not tell"
+        )
+    if host.store_threshold == 1:
+        yield "tiers.host.store_threshold: 1 is the same as 0; what is stored at the second use is 2"
+    elif host.store_threshold > 1:
+        yield (
+            f"store_threshold: a prefix is stored when it comes for time {host.store_threshold}, so a short "
+            "workload sees few promotions"
+        )
+    if host.max_tracker_size is not None and host.store_threshold < 2:
+        yield "tiers.host.max_tracker_size has no effect without a store_threshold of 2 or more"
+    longest = _longest_bytes(profile, args)
+    if longest is not None and host.size < longest:
+        behind = "; hits of such prompts in a tier behind it become misses" if profile.tiers.disk else ""
+        yield (
+            f"the host tier of {show_bytes(host.size)} is smaller than one prompt of max-model-len "
+            f"({show_bytes(longest)}){behind}"
+        )
+
+
+def _disk_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
+    host, disk = profile.tiers.host, profile.tiers.disk
+    if host is None or disk is None:
+        return
+    if disk.size_limit is not None and disk.size_limit < host.size:
+        yield (
+            f"tiers.disk.size_limit ({show_bytes(disk.size_limit)}) is below the host tier "
+            f"({show_bytes(host.size)}): every block in the host is written to the disk too, so the limit will be "
+            "reached before the disk can hold anything that the host does not"
+        )
+    longest = _longest_bytes(profile, args)
+    at_once = args.get("max-num-seqs")
+    if longest is not None and isinstance(at_once, int) and not isinstance(at_once, bool):
+        needed = longest * at_once
+        if longest <= host.size < needed:
+            yield (
+                f"{at_once} requests at once may need {show_bytes(needed)} of the host tier on the way from the "
+                f"disk, and it has {show_bytes(host.size)}: what does not fit is recomputed"
+            )
+    if disk.backpressure is not None:
+        yield "back-pressure of the disk tier sees slow writes only: in 0.32 a full disk does not trigger it"
+
+
+def _longest_bytes(profile: Profile, args: Mapping[str, object]) -> int | None:
+    """KV of the longest request; None where length or model are not known."""
+    from kvbench.plan.profile_geometry import kv_bytes_per_token  # plans read engines, too
+
+    length = args.get("max-model-len")
+    if isinstance(length, bool) or not isinstance(length, int):
+        return None
+    per_token = kv_bytes_per_token(profile)
+    return None if per_token is None else per_token * length

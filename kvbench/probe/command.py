@@ -1,0 +1,184 @@
+"""`kvbench probe` from end to end: start the engine, probe, stop it, write what was found."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from kvbench import __version__
+from kvbench.compare.preflight import check_host
+from kvbench.compare.round import make_launch
+from kvbench.compare.start import host_facts
+from kvbench.engine.base import Effective, Endpoint
+from kvbench.engine.create import create_engine
+from kvbench.errors import EngineError
+from kvbench.probe.counters import Counters
+from kvbench.probe.result import Result, check_lengths, checks_of, document, result_of
+from kvbench.probe.sender import Background, Sender
+from kvbench.probe.series import Series, record_series
+from kvbench.probe.setting import Options, Room, choose_lengths, room_of
+from kvbench.record.atomic import write_text
+from kvbench.record.run_directory import RunDirectory, utc_now
+from kvbench.spec.profile import Profile
+
+__all__ = ["probe_profile"]
+
+CHECK_SHARE = 0.25
+"""Of the time, for running just below and just above the break-even lengths."""
+TELL_EVERY_S = 10.0
+SERIES_APART = 1_000_000
+"""Between the numbers of prompts of two series; none has so many."""
+
+Progress = Callable[[str], None]
+
+
+def probe_profile(
+    profile: Profile, options: Options, out: Path, progress: Progress, *, group_s: float = 5.0
+) -> tuple[dict[str, Any], Path]:
+    """Probe and write `probe.json` and `probe.html`; the document and its folder. InputError before any start.
+
+    `group_s`: samples closer together than this are not taken for independent.
+    """
+    from kvbench.report.probe import probe_page
+
+    RunDirectory.check_writable(out)
+    warnings = check_host([profile], progress)
+    directory = RunDirectory.make_folder(out, f"probe-{profile.name}")
+    began = utc_now()
+    seed = secrets.randbits(32)
+    with ExitStack() as stack:
+        engine = create_engine(profile, make_launch(profile, directory, f"probe-{profile.name}"))
+        stack.callback(engine.stop)
+        endpoint = engine.start(progress)
+        effective = engine.effective()
+        if effective.differences:
+            raise EngineError(f"{profile.name} does not run as asked: {'; '.join(effective.differences)}")
+        room = room_of(profile, effective)
+        lengths = choose_lengths(room, options.lengths)
+        results = _probe(endpoint, room, lengths, options, seed, progress, group_s)
+    found = {
+        "schema": 1,
+        "profile": profile.name,
+        "emulated": profile.engine.kind == "emulated",
+        **document(results[0], room, options),
+        "under_load": None if len(results) == 1 else document(results[1], room, options),
+        "background_per_s": options.background_per_s,
+        "lengths": list(lengths),
+        "conditions": _conditions(profile, effective, room, seed, began, warnings),
+    }
+    write_text(directory / "probe.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+    write_text(directory / "probe.html", probe_page(found))
+    return found, directory
+
+
+def _conditions(
+    profile: Profile, effective: Effective, room: Room, seed: int, began: str, warnings: list[str]
+) -> dict[str, Any]:
+    return {
+        "kvbench": __version__,
+        "began_utc": began,
+        "host": host_facts(),
+        "engine": {"kind": profile.engine.kind, "version": effective.version, "model": profile.engine.model},
+        "device_tokens": room.device,
+        "host_tokens": room.host,
+        "disk": room.disk,
+        "kv_bytes_per_token": room.kv_bytes_per_token,
+        "unknown": list(effective.unknown),
+        "launches": 1,
+        "seed": seed,
+        "warnings": warnings,
+    }
+
+
+def _probe(
+    endpoint: Endpoint,
+    room: Room,
+    lengths: tuple[int, ...],
+    options: Options,
+    seed: int,
+    progress: Progress,
+    group_s: float,
+) -> list[Result]:
+    """The series alone and, when asked, the one under load."""
+    results: list[Result] = []
+    with ExitStack() as stack:
+        sender = Sender(endpoint, seed)
+        stack.callback(sender.close)
+        counters = Counters(endpoint)
+        stack.callback(counters.close)
+        sender.nudge()  # the connection stands, and what an engine prepares at its first request is prepared
+        loads = [None] if options.background_per_s is None else [None, Background(options.background_per_s)]
+        for load in loads:
+            sender.background = load
+            where = "alone" if load is None else f"beside {options.background_per_s:g} requests/s"
+            results.append(_one(room, lengths, options, sender, counters, progress, where, len(results), group_s))
+            sender.quiet()
+    return results
+
+
+def _one(
+    room: Room,
+    lengths: tuple[int, ...],
+    options: Options,
+    sender: Sender,
+    counters: Counters,
+    progress: Progress,
+    where: str,
+    index: int,
+    group_s: float,
+) -> Result:
+    number = 2 * index * SERIES_APART
+
+    last = time.monotonic()
+
+    def told(series: Series) -> None:
+        nonlocal last
+        if time.monotonic() - last >= TELL_EVERY_S:
+            last = time.monotonic()
+            progress(f"probing {where}: {_so_far(series)}")
+
+    series = record_series(
+        room,
+        lengths,
+        options,
+        sender,
+        counters,
+        limit_s=options.limit_s * (1 - CHECK_SHARE),
+        first_number=number,
+        group_s=group_s,
+        told=told,
+    )
+    result = result_of(series, room, options)
+    sides = {
+        tier: check_lengths(even, room, int(result.costs["computed"].longest))
+        for tier, even in result.break_even.items()
+    }
+    wanted = sorted({tokens for tier in sides.values() for tokens in tier.values()})
+    if wanted:
+        progress(f"probing {where}: checking the break-even at {', '.join(map(str, wanted))} tokens")
+        sources = {source: source == "computed" or bool(sides.get(source)) for source in room.sources}
+        result.check_series = record_series(
+            room,
+            sorted({*wanted, lengths[-1]}),
+            options,
+            sender,
+            counters,
+            limit_s=options.limit_s * CHECK_SHARE,
+            wanted=sources,
+            first_number=number + SERIES_APART,
+            group_s=group_s,
+        )
+        result.checks = checks_of(sides, result.check_series.samples, options.confidence)
+    return result
+
+
+def _so_far(series: Series) -> str:
+    counts = {source: len(series.of(source)) for source in dict.fromkeys(s.source for s in series.samples)}
+    thrown = sum(series.thrown_away.values())
+    kept = ", ".join(f"{count} {source}" for source, count in counts.items())
+    return f"{kept or 'nothing yet'}" + (f"; {thrown} thrown away" if thrown else "")

@@ -1,0 +1,201 @@
+"""What a probe found: points, costs, break-even lengths and whether they hold, as one document. Pure.
+
+Times in seconds, lengths in tokens. A figure that was not measured is null, never zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from kvbench.plan.costs import BreakEven, CostLine, break_even
+from kvbench.probe.series import Sample, Series, costs_of
+from kvbench.probe.setting import Options, Room
+
+__all__ = [
+    "Check",
+    "Point",
+    "Result",
+    "break_evens",
+    "check_lengths",
+    "checks_of",
+    "document",
+    "points_of",
+    "result_of",
+]
+
+_ORDER = ("device", "host", "disk", "computed")
+
+
+@dataclass(frozen=True)
+class Point:
+    """TTFT of one source at one prefix length."""
+
+    source: str
+    prefix_tokens: int
+    n: int
+    ttft_s: float
+    """The median."""
+    ci: tuple[float, float] | None
+    """Of the median, from the order of the samples; None: too few (six give 95 %)."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A run at a length just below or just above the break-even: which is cheaper there, a hit or computing?"""
+
+    source: str
+    side: str
+    """`below` or `above`."""
+    prefix_tokens: int
+    difference_s: float | None
+    """Mean TTFT of hits minus that of computed prompts."""
+    ci: tuple[float, float] | None
+    agrees: bool | None
+    """With the break-even; None: the interval does not tell."""
+
+
+@dataclass
+class Result:
+    """Everything that was found for one series."""
+
+    series: Series
+    costs: dict[str, CostLine]
+    break_even: dict[str, BreakEven]
+    checks: list[Check] = field(default_factory=list)
+    check_series: Series | None = None
+
+    @property
+    def points(self) -> list[Point]:
+        """Of the series and of its checks."""
+        return points_of([*self.series.samples, *(self.check_series.samples if self.check_series else [])])
+
+
+def points_of(samples: Sequence[Sample], confidence: float = 0.95) -> list[Point]:
+    """Hot to cold, then by length."""
+    grouped: dict[tuple[str, int], list[float]] = {}
+    for sample in samples:
+        grouped.setdefault((sample.source, sample.prefix_tokens), []).append(sample.ttft_s)
+    return [
+        Point(source, tokens, len(values), float(np.median(values)), _median_interval(values, confidence))
+        for (source, tokens), values in sorted(
+            grouped.items(), key=lambda item: (_ORDER.index(item[0][0]), item[0][1])
+        )
+    ]
+
+
+def _median_interval(values: Sequence[float], confidence: float) -> tuple[float, float] | None:
+    """The sign test turned around: order statistics k and n + 1 − k (Conover 1999, section 3.2)."""
+    n, ordered = len(values), sorted(values)
+    k = 0
+    while k < n // 2 and special.bdtr(k, n, 0.5) <= (1 - confidence) / 2:
+        k += 1
+    return None if k == 0 else (ordered[k - 1], ordered[n - k])
+
+
+def break_evens(costs: dict[str, CostLine], room: Room) -> dict[str, BreakEven]:
+    """Of the tiers behind the device, where both they and computing were measured."""
+    computed = costs.get("computed")
+    return {
+        tier: break_even(costs[tier], computed, smallest=room.unit, longest=int(computed.longest))
+        for tier in ("host", "disk")
+        if computed is not None and tier in costs
+    }
+
+
+def check_lengths(even: BreakEven, room: Room, longest: int) -> dict[str, int]:
+    """`below` and `above` → the nearest whole unit that is certain to lie on that side; a side may have none."""
+    low, high = even.ci
+    sides: dict[str, int] = {}
+    if low is not None:
+        below = (low - 1) // room.unit * room.unit
+        if room.unit <= below < (even.tokens or math.inf):
+            sides["below"] = below
+    if high is not None:
+        above = math.ceil(high / room.unit) * room.unit
+        if above <= longest:
+            sides["above"] = above
+    return sides
+
+
+def checks_of(sides: dict[str, dict[str, int]], samples: Sequence[Sample], confidence: float = 0.95) -> list[Check]:
+    """`sides`: by tier, the lengths that were run for it."""
+    found = []
+    for tier, lengths in sides.items():
+        for side, tokens in lengths.items():
+            hits = [s.ttft_s for s in samples if s.source == tier and s.prefix_tokens == tokens]
+            computed = [s.ttft_s for s in samples if s.source == "computed" and s.prefix_tokens == tokens]
+            difference, ci = _welch(hits, computed, confidence)
+            agrees: bool | None = None
+            if ci is not None and (ci[0] > 0 or ci[1] < 0):
+                agrees = (ci[0] > 0) == (side == "below")
+            found.append(Check(tier, side, tokens, difference, ci, agrees))
+    return found
+
+
+def _welch(
+    first: Sequence[float], second: Sequence[float], confidence: float
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Difference of the means with Welch's (1947) interval for unequal variances."""
+    if not first or not second:
+        return None, None
+    difference = float(np.mean(first) - np.mean(second))
+    if min(len(first), len(second)) < 3:
+        return difference, None
+    parts = [float(np.var(values, ddof=1)) / len(values) for values in (first, second)]
+    if sum(parts) == 0:
+        return difference, (difference, difference)
+    free = sum(parts) ** 2 / sum(
+        part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)
+    )
+    half = float(special.stdtrit(free, 0.5 + confidence / 2)) * math.sqrt(sum(parts))
+    return difference, (difference - half, difference + half)
+
+
+def document(result: Result, room: Room, options: Options) -> dict[str, Any]:
+    """The keys that the documentation names, and what tells how far they can be trusted."""
+    sources = room.sources
+    return {
+        "points": [
+            {
+                "source": point.source,
+                "prefix_tokens": point.prefix_tokens,
+                "n": point.n,
+                "ttft_s": point.ttft_s,
+                "ci": point.ci,
+            }
+            for point in result.points
+        ],
+        "cost_per_token_s": {s: result.costs[s].per_token_s if s in result.costs else None for s in sources},
+        "cost_per_token_ci": {s: result.costs[s].ci if s in result.costs else None for s in sources},
+        "base_s": {s: result.costs[s].base_s if s in result.costs else None for s in sources},
+        "curve": {
+            s: [float(c) / 1000.0**power for power, c in enumerate(result.costs[s].coefficients)]
+            for s in sources
+            if s in result.costs
+        },
+        "break_even_tokens": {tier: even.tokens for tier, even in result.break_even.items()},
+        "break_even_ci": {tier: even.ci for tier, even in result.break_even.items()},
+        "checks": [vars(check) for check in result.checks],
+        "smallest_hit_tokens": room.unit,
+        "confidence": options.confidence,
+        "interval_reached": result.series.reached,
+        "thrown_away": dict(result.series.thrown_away),
+        "not_reached": [*result.series.given_up, *_unseen(result, sources)],
+        "seconds": round(result.series.seconds, 3),
+    }
+
+
+def _unseen(result: Result, sources: Sequence[str]) -> list[str]:
+    return [s for s in sources if s not in result.series.given_up and not result.series.of(s)]
+
+
+def result_of(series: Series, room: Room, options: Options) -> Result:
+    """Costs and break-even lengths of what was measured."""
+    costs = costs_of(series.samples, options.confidence)
+    return Result(series, costs, break_evens(costs, room))

@@ -1,0 +1,46 @@
+"""Every known truth ends in its verdict, by the rule that must name it, when it is measured and not simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvbench.judge.verdict import Outcome
+from kvbench.selftest.check import STANDS_FOR
+from kvbench.selftest.truths import Truth
+from tests.truths.play import PLAYED_TRUTHS, begin, groups, verdicts
+
+AT_A_TIME = 5
+"""Comparisons that run side by side; most of their time is waiting."""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Truth → verdict."""
+    folder = tmp_path_factory.mktemp("truths")
+    waiting, found = list(groups()), {}
+    running: list[tuple[Any, Any]] = []
+    while waiting or running:
+        while waiting and len(running) < AT_A_TIME:
+            group = waiting.pop(0)
+            running.append((group, begin(group, folder / group.name)))
+        group, process = running.pop(0)
+        found |= verdicts(group, process)
+    return found
+
+
+@pytest.mark.parametrize("truth", PLAYED_TRUTHS, ids=[truth.id for truth in PLAYED_TRUTHS])
+def test_a_truth_ends_in_its_verdict_and_the_right_rule_names_it(
+    measured: dict[str, dict[str, Any]], truth: Truth
+) -> None:
+    verdict = measured[truth.id]
+    outcome = Outcome(verdict["verdict"])
+    assert outcome in truth.expected, verdict.get("reasons")
+    statuses = {rule["rule"]: rule["status"] for rule in verdict["rules"]}
+    named = [rule for rule in truth.rules if statuses.get(rule) == STANDS_FOR[outcome]]
+    assert named, {rule["rule"]: rule["text"] for rule in verdict["rules"] if rule["status"] != "pass"}
+
+
+def test_there_are_at_least_fifteen_truths() -> None:
+    assert len(PLAYED_TRUTHS) >= 15
