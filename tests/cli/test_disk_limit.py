@@ -17,7 +17,7 @@ def test_a_disk_tier_beyond_its_limit_ends_the_run_as_invalid_with_the_reason(tm
     arguments = compare_with(
         tmp_path,
         tiered.replace("name: tiered", "name: base").replace("revision: main", large),
-        STAND_IN.format(name="small", tiers="{}"),
+        STAND_IN.format(name="small", tiers="{}").replace("revision: main", large),
         WORKLOAD.format(rate=20, seconds=60),
     )
     answer = kvbench_here(*arguments, "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kvbench.judge.verdict import Outcome
 from kvbench.selftest.check import STANDS_FOR
 from kvbench.selftest.truths import Truth
-from tests.truths.play import PLAYED_TRUTHS, begin, groups, verdicts
+from tests.truths.play import PLAYED_TRUTHS, Group, begin, groups, verdicts
 
 AT_A_TIME = 5
 """Comparisons that run side by side; most of their time is waiting."""
@@ -19,14 +20,20 @@ AT_A_TIME = 5
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Truth → verdict."""
     folder = tmp_path_factory.mktemp("truths")
-    waiting, found = list(groups()), {}
-    running: list[tuple[Any, Any]] = []
-    while waiting or running:
-        while waiting and len(running) < AT_A_TIME:
-            group = waiting.pop(0)
-            running.append((group, begin(group, folder / group.name)))
-        group, process = running.pop(0)
-        found |= verdicts(group, process)
+    waiting = list(groups())
+    found: dict[str, dict[str, Any]] = {}
+    running: list[tuple[Group, subprocess.Popen[str]]] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < AT_A_TIME:
+                group = waiting.pop(0)
+                running.append((group, begin(group, folder / group.name)))
+            found |= verdicts(*running[0])
+            running.pop(0)
+    finally:
+        for _, process in running:
+            process.terminate()
+            process.wait()
     return found
 
 
