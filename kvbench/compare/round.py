@@ -242,6 +242,8 @@ def _drive(
         zero = watch.time_zero if watch.time_zero is not None else time.monotonic()
         scrapes = scraper.stop(zero, measured=_measured_span(schedule), answered_until_s=_answered_until(directory))
         host.stop(zero)
+        watch.requests_failed(load.figures.get("failed", 0.0))
+        watch.look()
         if events is not None:
             events.stop(zero)
     return _Observed(scrapes, load, watch, limit.exceeded)

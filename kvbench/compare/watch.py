@@ -73,13 +73,16 @@ class Watch:
             self._moved_at = self._clock()
 
     def __call__(self) -> bool:
-        """Look; record what happened."""
-        now = self._clock()
+        """Look, at most once a second; record what happened."""
+        if not self.events and self._clock() - self._looked_at >= 1.0:
+            self.look()
+        return bool(self.events)
+
+    def look(self) -> None:
+        """Look now; also after the last scrape of a round, for what happened since."""
         if self.events:
-            return True
-        if now - self._looked_at < 1.0:
-            return False
-        self._looked_at = now
+            return
+        self._looked_at = now = self._clock()
         state = self._engine.state()
         if not state.alive:
             self._record("died", now, state.detail or "the engine is gone")
@@ -88,7 +91,6 @@ class Watch:
         elif self._is_frozen(now):
             where = f"; what was seen of it then is in {self._evidence()}" if self._evidence is not None else ""
             self._record("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s{where}")
-        return bool(self.events)
 
     def _has_restarted(self, now: float, pids: frozenset[int]) -> bool:
         """Counters that were created later and tell less, and a sign that another process answers than before."""

@@ -43,6 +43,8 @@ LINE_S = 60.0
 """The same for preparing its first prompts."""
 SILENCE_S = 10.0
 """A playing worker reports once a second; without a word for this long it stands still."""
+LAST_WORDS_S = 1.0
+"""What a local worker said before its process ended may still be on its way for so long."""
 CALL_OFF_S = 10.0
 """Workers told to end have this long to say so, when their rows do not count any more."""
 LEAD_NS = 250_000_000
@@ -83,6 +85,8 @@ class Conductor:
         self._stopping = False
         self._may_go = not waits
         self._error: RecordError | None = None
+        self._ended_s: dict[int, float] = {}
+        """When a local worker's process was first seen to have ended."""
         self._zero_ns: int | None = None
         self._sent_ns: dict[tuple[str, int], int] = {}
         self._told_s = 0.0
@@ -255,7 +259,7 @@ class Conductor:
             raise self._error
         now_s = time.monotonic()
         for index in range(self._plan.crew.local):
-            if (how := self._local.ended(index)) and not self._over(index):
+            if (how := self._has_ended(index)) and not self._over(index):
                 self._ended(index, how)
         for member in self._members.values():
             self._look_at(member, now_s)
@@ -292,7 +296,15 @@ class Conductor:
         )
 
     def _gone(self, member: Member) -> bool:
-        return self._door.lost(member.id) or (member.local and self._local.ended(member.index) is not None)
+        return self._door.lost(member.id) or (member.local and self._has_ended(member.index) is not None)
+
+    def _has_ended(self, index: int) -> str | None:
+        """How a local worker's process ended, once its last words must have come."""
+        how = self._local.ended(index)
+        if how is None:
+            return None
+        since_s = self._ended_s.setdefault(index, time.monotonic())
+        return how if time.monotonic() - since_s >= LAST_WORDS_S else None
 
     def _when(self, now_s: float) -> str:
         return "" if self._zero_ns is None else f" {max(0.0, now_s - self._zero_ns / 1e9):.1f} s into the round"

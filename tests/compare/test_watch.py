@@ -96,6 +96,17 @@ def test_counters_created_anew_that_tell_less_while_requests_fail_are_a_restart(
     assert [(e.kind, e.t_s) for e in watch.events] == [("restarted", 7.0)]
 
 
+def test_a_restart_near_the_end_of_a_round_is_found_by_the_look_after_its_last_scrape() -> None:
+    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+    watch = scene.watch()
+    assert not watch()
+    scene.now, scene.metrics = scene.now + 0.5, {"counters_created": 1600.0, "prompt_tokens": 20.0}
+    watch.requests_failed(3)
+    assert not watch(), "it looks at most once a second by itself"
+    watch.look()
+    assert [e.kind for e in watch.events] == ["restarted"]
+
+
 def test_requests_that_fail_soon_after_the_counters_began_anew_tell_of_a_restart_too() -> None:
     scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
     watch = scene.watch()

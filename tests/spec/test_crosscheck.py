@@ -135,7 +135,6 @@ def test_tier_differences_are_the_dimensions_of_the_comparison(tmp_path: Path) -
 
 
 LATER_PROFILES = [
-    ("kind: vllm, model: /m, image: 'a@sha256:1'", "", "engine.image: starting an engine from an image"),
     ("kind: vllm, model: /m, command: [x]", "tiers: {host: {size: 1GiB, via: lmcache}}", "a host tier via lmcache"),
 ]
 
