@@ -144,7 +144,8 @@ def test_ctrl_c_while_it_is_still_starting_is_no_traceback(after_s: float) -> No
     process.send_signal(signal.SIGINT)
     _out, err = process.communicate(timeout=60)
     assert "kvbench" not in err or "Traceback" not in err, err
-    assert process.returncode in (130, 0)
+    # Before any of kvbench's lines ran, the signal ends Python itself, which a shell shows as 130 too.
+    assert process.returncode in (130, 0, -signal.SIGINT)
 
 
 def test_foreign_text_cannot_drive_the_terminal(tmp_path: Path) -> None:
