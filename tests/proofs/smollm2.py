@@ -30,12 +30,7 @@ PROFILE = {
     },
     "tiers": {"device": {"blocks": 64}},
 }
-QUESTIONS = {
-    "The capital of France is": "Paris",
-    "Monday, Tuesday, Wednesday,": "Thursday",
-    "The opposite of hot is": "cold",
-}
-"""What weights in the wrong place could not know. No sums: 135 million parameters say that two plus two is ten."""
+QUESTIONS = {"The capital of France is": "Paris", "Two plus two is": "four", "The opposite of hot is": "cold"}
 
 
 def say(line: str) -> None:
