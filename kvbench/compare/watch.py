@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from kvbench.engine.base import Engine
 from kvbench.judge.evidence import EngineEvent
-from kvbench.observe.scrape import CREATED
+from kvbench.observe.continuity import Beginning
 
 __all__ = ["FROZEN_AFTER_S", "Watch"]
 
@@ -22,9 +22,9 @@ behind it (schedulers that dead-lock under KV pressure while `/health` stays 200
 """
 
 AROUND_S = 5.0
-"""Counters that begin anew are a restart when requests failed or the processes changed within this time of it.
-Engines take longer than that to come back, so their users do notice; nothing but counters anew is a reset, which
-the judge finds in the scrapes.
+"""Where a server does not tell when its process began, counters that begin anew are a restart when requests failed
+or the processes changed within this time of it; engines take longer than that to come back, so their users do
+notice. Nothing but counters anew is a reset, which the judge finds in the scrapes.
 """
 
 
@@ -36,11 +36,14 @@ class Watch:
         engine: Engine,
         *,
         latest: Callable[[], Mapping[str, float]],
+        beginnings: Callable[[], Sequence[Beginning]] = tuple,
         frozen_after_s: float = FROZEN_AFTER_S,
         evidence: Callable[[], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`latest` gives the newest canonical metrics by name, `clock` monotonic seconds.
+
+        `beginnings` gives every time so far that the scrapes showed counters that had begun anew.
 
         `evidence` is called once when the engine is found frozen; it gathers what can be seen and says where it is.
         """
@@ -49,6 +52,8 @@ class Watch:
         """The round's start on the clock, once there is one; what happens before it is told at 0 s."""
         self._engine = engine
         self._latest = latest
+        self._beginnings = beginnings
+        self._known_beginnings = 0
         self._frozen_after_s = frozen_after_s
         self._clock = clock
         self._evidence = evidence
@@ -56,7 +61,6 @@ class Watch:
         self._tokens: float | None = None
         self._moved_at: float | None = None
         self._client_tokens = 0.0
-        self._counted: tuple[float, float] | None = None
         self._failed = 0.0
         self._anew_at = float("-inf")
         self._lately: deque[tuple[float, float, frozenset[int]]] = deque()
@@ -87,29 +91,26 @@ class Watch:
         if not state.alive:
             self._record("died", now, state.detail or "the engine is gone")
         elif self._has_restarted(now, frozenset(state.pids)):
-            self._record("restarted", now, "its counters began anew")
+            self._record("restarted", now, "another process answers, and its counters began anew")
         elif self._is_frozen(now):
             where = f"; what was seen of it then is in {self._evidence()}" if self._evidence is not None else ""
             self._record("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s{where}")
 
     def _has_restarted(self, now: float, pids: frozenset[int]) -> bool:
-        """Counters that were created later and tell less, and a sign that another process answers than before."""
+        """Counters began anew, and it is told, or there is a sign, that another process answers than before."""
         self._lately.append((now, self._failed, pids))
         while len(self._lately) > 2 and self._lately[1][0] <= now - AROUND_S:
             self._lately.popleft()
-        if self._are_counters_new():
+        new = self._beginnings()[self._known_beginnings :]
+        self._known_beginnings += len(new)
+        if any(began.process for began in new):
+            return True
+        if any(began.process is None for began in new):
             self._anew_at = now
         if now - self._anew_at > AROUND_S:
             return False
         _, failed, known = self._lately[0]
         return self._failed > failed or (bool(pids and known) and pids.isdisjoint(known))
-
-    def _are_counters_new(self) -> bool:
-        metrics = self._latest()
-        if CREATED not in metrics or "prompt_tokens" not in metrics:
-            return False
-        before, self._counted = self._counted, (metrics[CREATED], metrics["prompt_tokens"])
-        return before is not None and self._counted[0] > before[0] and self._counted[1] < before[1]
 
     def _record(self, kind: Literal["died", "frozen", "restarted"], now: float, detail: str) -> None:
         self.events.append(EngineEvent(kind, now - self.time_zero if self.time_zero is not None else 0.0, detail))

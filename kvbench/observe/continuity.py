@@ -10,7 +10,7 @@ from kvbench.observe.metric_table import BY_FAMILY, PROCESS_START
 from kvbench.observe.token_sources import source_counters
 from kvbench.observe.vllm_names import CREATED
 
-__all__ = ["PROCESS", "Fall", "created", "falls", "resets"]
+__all__ = ["PROCESS", "Beginning", "Fall", "beginning", "falls", "resets"]
 
 PROCESS = "process"
 """Stands for all counters of a process that began anew."""
@@ -23,6 +23,15 @@ class Fall(NamedTuple):
     """Canonical name, of a histogram with `_sum`, `_count` or `_bucket`; or `process`."""
     by: float
     """In the counter's unit; of `process` by how many seconds it began later."""
+
+
+class Beginning(NamedTuple):
+    """Counters that were created later than those of the scrape before."""
+
+    at_s: float
+    """When, Unix seconds by the server's clock."""
+    process: bool | None
+    """Whether another process answers; False: the same one, its counters alone are new. None: it does not tell."""
 
 
 def falls(before: Exposition, after: Exposition) -> list[Fall]:
@@ -56,24 +65,27 @@ def _series(samples: tuple[Sample, ...]) -> dict[tuple[str, tuple[tuple[str, str
 
 def _began_later(before: Exposition, after: Exposition) -> float | None:
     """By how much counters that were there before were created anew. One that is created only now is no restart."""
-    for family in (CREATED, PROCESS_START):
-        first, last = _series(before[family]), _series(after[family])
-        moved = [last[key].value - sample.value for key, sample in first.items() if key in last]
-        moved = [seconds for seconds in moved if seconds and math.isfinite(seconds)]
-        if moved:
-            return max(moved, key=abs)
-    return None
+    return _moved(before, after, CREATED) or _moved(before, after, PROCESS_START) or None
+
+
+def _moved(before: Exposition, after: Exposition, family: str) -> float | None:
+    """By how many seconds a beginning is another one than before; None when it is not told in both."""
+    first, last = _series(before[family]), _series(after[family])
+    moved = [last[key].value - sample.value for key, sample in first.items() if key in last]
+    return max(filter(math.isfinite, moved), key=abs, default=None)
+
+
+def beginning(before: Exposition, after: Exposition) -> Beginning | None:
+    """What began between two scrapes; None when all goes on, or when the later one shows an older beginning: then
+    one of several servers behind one address has answered."""
+    process, counters = _moved(before, after, PROCESS_START), _moved(before, after, CREATED)
+    later = process or counters
+    if later is None or later <= 0:
+        return None
+    told = [sample.value for sample in after[PROCESS_START if process else CREATED]]
+    return Beginning(max(filter(math.isfinite, told)), None if process is None else process > 0)
 
 
 def resets(before: Exposition, after: Exposition) -> tuple[str, ...]:
     """Canonical counters that fell, and `process` when the counters were created anew: the engine restarted."""
     return tuple(fall.counter for fall in falls(before, after))
-
-
-def created(exposition: Exposition) -> float | None:
-    """When the newest of the engine's counters were created, Unix seconds; a later value may be another process.
-
-    None: not told.
-    """
-    told = [sample.value for family in (CREATED, PROCESS_START) for sample in exposition[family]]
-    return max(filter(math.isfinite, told), default=None)

@@ -6,32 +6,35 @@ The hot path fetches, stores the text and parses a handful of names; the rest is
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 from kvbench.errors import RecordError
 from kvbench.judge.evidence import ScrapeSummary
 from kvbench.observe.attempts import Attempt, Result, summarise
-from kvbench.observe.canonical import created, parse_engine, summed, totals
+from kvbench.observe.beginnings import Beginnings
+from kvbench.observe.canonical import parse_engine, summed, totals
+from kvbench.observe.continuity import Beginning
 from kvbench.observe.exposition import parse
 from kvbench.observe.fetch import Fetched, client, fetch
 from kvbench.observe.grid import beats
 from kvbench.observe.iteration_stats import IterationStats, looks_like_iteration_stats
+from kvbench.observe.metric_table import PROCESS_START
 from kvbench.observe.raw import RAW_NAME, append_scrape, read_scrapes
 from kvbench.observe.rows import metric_rows
 from kvbench.record.atomic import write_table
 
-__all__ = ["CREATED", "PERIOD_S", "Scraper", "scrape_once"]
+__all__ = ["PERIOD_S", "Scraper", "scrape_once"]
 
 PERIOD_S = 1.0
 TIMEOUT_S = 5.0
 """Longer than any healthy answer (milliseconds; a busy two-core engine took up to a second)."""
 
-CREATED = "counters_created"
-"""Among the live values: when the engine's counters were created, Unix seconds."""
-
 _LIVE = frozenset(
     {
+        PROCESS_START,
         "vllm:prompt_tokens",
         "vllm:prompt_tokens_created",
         "vllm:generation_tokens",
@@ -86,6 +89,8 @@ class Scraper:
         self._timeout_s = timeout_s
         self._attempts: list[Attempt] = []
         self._latest: dict[str, float] = {}
+        self._successions = Beginnings()
+        self._beginnings: list[Beginning] = []
         self._records = IterationStats()
         self._failure: Exception | None = None
         self._one_at_a_time = threading.Lock()
@@ -100,6 +105,10 @@ class Scraper:
     def latest(self) -> dict[str, float]:
         """Newest values of the names that progress and the watch need; empty before the first scrape."""
         return self._latest
+
+    def beginnings(self) -> Sequence[Beginning]:
+        """Every time that the server's counters began anew so far, in order."""
+        return self._beginnings
 
     def scrape_now(self) -> None:
         """One scrape out of turn, from the caller's thread: the counters between priming and time zero."""
@@ -171,11 +180,15 @@ class Scraper:
             self._attempts.append(fetched.attempt)
             if fetched.attempt.result is Result.OK:
                 self._latest = self._live(fetched)
+            else:
+                self._successions.missed(fetched.attempt.result)
 
     def _live(self, fetched: Fetched) -> dict[str, float]:
         if looks_like_iteration_stats(fetched.text):
             self._records.add(fetched.text)
             return summed(self._records.samples())
         exposition = parse(fetched.text, _LIVE)
-        since = created(exposition)
-        return totals(exposition) | ({} if since is None else {CREATED: since})
+        began = self._successions.seen(exposition, time.time())
+        if began is not None:
+            self._beginnings.append(began)
+        return totals(exposition)

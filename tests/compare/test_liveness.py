@@ -30,8 +30,8 @@ def a_profile(**inject: object) -> Profile:
 
 
 @contextmanager
-def watched(profile: Profile, tmp_path: Path) -> Iterator[tuple[Engine, Watch]]:
-    """An engine under load, and whoever looks after it."""
+def watched(profile: Profile, tmp_path: Path) -> Iterator[tuple[Engine, Watch, Scraper]]:
+    """An engine under load, and whoever looks after it. Nobody tells them of a request that failed."""
     directory = tmp_path / "round"
     directory.mkdir()
     launch = Launch(directory, directory / "engine-1.log", None, "arm-1")
@@ -50,11 +50,13 @@ def watched(profile: Profile, tmp_path: Path) -> Iterator[tuple[Engine, Watch]]:
             Watch(
                 engine,
                 latest=scraper.latest,
+                beginnings=scraper.beginnings,
                 frozen_after_s=2.0,
                 evidence=lambda: (
                     gather(directory, log=launch.log, pids=engine.state().pids, metrics=scraper.latest()).name
                 ),
             ),
+            scraper,
         )
 
 
@@ -79,7 +81,7 @@ def noticed(watch: Watch, seconds: float = 30.0) -> str:
 
 
 def test_a_frozen_engine_is_frozen_and_not_slow_and_the_evidence_is_kept(tmp_path: Path) -> None:
-    with watched(a_profile(freeze={"after": 5}), tmp_path) as (engine, watch):
+    with watched(a_profile(freeze={"after": 5}), tmp_path) as (engine, watch, _):
         assert noticed(watch) == "frozen"
         assert engine.state().alive, "its process is there, and so is its /health"
         pid = engine.state().pids[0]
@@ -93,9 +95,27 @@ def test_a_frozen_engine_is_frozen_and_not_slow_and_the_evidence_is_kept(tmp_pat
 
 
 def test_a_death_in_the_middle_is_told_with_how_it_ended(tmp_path: Path) -> None:
-    with watched(a_profile(death={"after": 5}), tmp_path) as (_, watch):
+    with watched(a_profile(death={"after": 5}), tmp_path) as (_, watch, _):
         assert noticed(watch) == "died"
     assert "the engine ended" in watch.events[0].detail
+
+
+@pytest.mark.parametrize("down", [1.0, 0.0], ids=["away for a second", "back at once, no request fails"])
+def test_a_restart_by_itself_is_named_however_fast_the_engine_counts_again(tmp_path: Path, down: float) -> None:
+    """Given an engine that has counted more than before within the time between two looks."""
+    with watched(a_profile(restart={"after": 5, "down": down}), tmp_path) as (engine, watch, _):
+        assert noticed(watch) == "restarted"
+        assert engine.state().alive
+
+
+def test_counters_that_begin_anew_in_a_process_that_goes_on_are_no_restart(tmp_path: Path) -> None:
+    with watched(a_profile(counter_reset={"after": 5}), tmp_path) as (_, watch, scraper):
+        deadline = time.monotonic() + 30.0
+        while not scraper.beginnings():
+            assert time.monotonic() < deadline, "the reset was not seen"
+            time.sleep(0.05)
+        watch.look()
+        assert watch.events == []
 
 
 def test_what_is_gone_when_evidence_is_gathered_is_said_to_be_gone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from kvbench.compare.watch import Watch
 from kvbench.engine.base import EngineState
+from kvbench.observe.continuity import Beginning
 
 
 @dataclass
@@ -17,14 +18,26 @@ class Scene:
     now: float = 100.0
     alive: bool = True
     metrics: dict[str, float] = field(default_factory=dict)
+    beginnings: list[Beginning] = field(default_factory=list)
+    pids: tuple[int, ...] = ()
     asked: int = 0
 
     def state(self) -> EngineState:
         self.asked += 1
-        return EngineState(self.alive, "" if self.alive else "killed by signal 9")
+        return EngineState(self.alive, "" if self.alive else "killed by signal 9", self.pids)
 
     def watch(self) -> Watch:
-        return Watch(self, latest=lambda: self.metrics, frozen_after_s=30, clock=lambda: self.now)  # type: ignore[arg-type]
+        return Watch(
+            self,  # type: ignore[arg-type]
+            latest=lambda: self.metrics,
+            beginnings=lambda: self.beginnings,
+            frozen_after_s=30,
+            clock=lambda: self.now,
+        )
+
+    def begins_anew(self, process: bool | None) -> None:
+        """The newest scrape showed counters that began anew."""
+        self.beginnings.append(Beginning(1600.0, process))
 
 
 def test_an_engine_that_dies_before_time_zero_is_noticed() -> None:
@@ -85,33 +98,62 @@ def test_progress_of_any_kind_is_not_frozen(moves) -> None:
         scene.now += 1.0
 
 
-def test_counters_created_anew_that_tell_less_while_requests_fail_are_a_restart() -> None:
-    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+@pytest.mark.parametrize("prompt_tokens", [20.0, 900.0], ids=["tells less", "tells more"])
+def test_another_process_is_a_restart_whatever_it_counts_and_though_no_request_failed(prompt_tokens: float) -> None:
+    scene = Scene(metrics={"prompt_tokens": 500.0})
     watch = scene.watch()
     watch.time_zero = 100.0
     assert not watch()
-    watch.requests_failed(3)
-    scene.now, scene.metrics = 107.0, {"counters_created": 1600.0, "prompt_tokens": 20.0}
+    scene.begins_anew(process=True)
+    scene.now, scene.metrics = 107.0, {"prompt_tokens": prompt_tokens}
     assert watch()
     assert [(e.kind, e.t_s) for e in watch.events] == [("restarted", 7.0)]
 
 
-def test_a_restart_near_the_end_of_a_round_is_found_by_the_look_after_its_last_scrape() -> None:
-    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+def test_what_began_before_the_first_look_counts_too() -> None:
+    scene = Scene()
+    scene.begins_anew(process=True)
+    assert scene.watch()()
+
+
+def test_counters_anew_while_requests_fail_are_a_restart_where_nobody_tells_of_the_process() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    watch.time_zero = 100.0
+    assert not watch()
+    watch.requests_failed(3)
+    scene.begins_anew(process=None)
+    scene.now = 107.0
+    assert watch()
+    assert [(e.kind, e.t_s) for e in watch.events] == [("restarted", 7.0)]
+
+
+def test_counters_anew_of_other_processes_than_before_are_a_restart() -> None:
+    scene = Scene(pids=(7, 8))
     watch = scene.watch()
     assert not watch()
-    scene.now, scene.metrics = scene.now + 0.5, {"counters_created": 1600.0, "prompt_tokens": 20.0}
-    watch.requests_failed(3)
+    scene.begins_anew(process=None)
+    scene.now, scene.pids = 102.0, (9, 10)
+    assert watch()
+
+
+def test_a_restart_near_the_end_of_a_round_is_found_by_the_look_after_its_last_scrape() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    assert not watch()
+    scene.now += 0.5
+    scene.begins_anew(process=True)
     assert not watch(), "it looks at most once a second by itself"
     watch.look()
     assert [e.kind for e in watch.events] == ["restarted"]
 
 
 def test_requests_that_fail_soon_after_the_counters_began_anew_tell_of_a_restart_too() -> None:
-    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+    scene = Scene()
     watch = scene.watch()
     assert not watch()
-    scene.now, scene.metrics = scene.now + 2, {"counters_created": 1600.0, "prompt_tokens": 20.0}
+    scene.now += 2
+    scene.begins_anew(process=None)
     assert not watch()
     scene.now += 2
     watch.requests_failed(1)
@@ -120,13 +162,13 @@ def test_requests_that_fail_soon_after_the_counters_began_anew_tell_of_a_restart
 
 
 def test_counters_anew_and_nothing_else_are_a_reset_that_the_judge_finds() -> None:
-    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+    scene = Scene()
     watch = scene.watch()
     watch.requests_failed(3)
     for _ in range(6):
         assert not watch()
         scene.now += 1
-    scene.metrics = {"counters_created": 1600.0, "prompt_tokens": 20.0}
+    scene.begins_anew(process=None)
     for _ in range(10):
         scene.now += 1
         assert not watch()
@@ -135,18 +177,11 @@ def test_counters_anew_and_nothing_else_are_a_reset_that_the_judge_finds() -> No
     assert not watch()
 
 
-@pytest.mark.parametrize(
-    "later",
-    [
-        {"counters_created": 1000.0, "prompt_tokens": 900.0},
-        {"counters_created": 1600.0, "prompt_tokens": 900.0},  # one of several front ends answered
-        {"prompt_tokens": 20.0},
-        {},
-    ],
-)
-def test_what_does_not_tell_of_another_process_is_no_restart(later: dict[str, float]) -> None:
-    scene = Scene(metrics={"counters_created": 1000.0, "prompt_tokens": 500.0})
+def test_counters_anew_of_a_process_that_goes_on_are_a_reset_though_requests_fail() -> None:
+    scene = Scene()
     watch = scene.watch()
     assert not watch()
-    scene.now, scene.metrics = 107.0, later
+    scene.begins_anew(process=False)
+    watch.requests_failed(3)
+    scene.now = 102.0
     assert not watch()
