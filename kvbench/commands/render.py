@@ -20,11 +20,11 @@ def render(
 ) -> None:
     """Show the exact command, environment and config files of a profile; nothing is started."""
     from kvbench.engine.create import render_profile
-    from kvbench.report.rendered import show_rendered
+    from kvbench.report.rendered import show_rendered, start_document
     from kvbench.spec.loading import load_profile
 
     rendered = render_profile(load_profile(profile))
     if as_json:
-        print_document({"argv": list(rendered.argv), "env": rendered.env, "files": rendered.files})
+        print_document(start_document(rendered))
     else:
         print(show_rendered(rendered), end="")

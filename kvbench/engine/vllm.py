@@ -14,11 +14,23 @@ from pathlib import Path
 from kvbench.engine.base import KvEventTarget, Rendered
 from kvbench.engine.flags import argv_of, flag_name
 from kvbench.engine.host_copy import connector_config, plugin_path
+from kvbench.engine.lmcache import (
+    BESIDE,
+    LmcacheServer,
+    chunk_tokens,
+    has_server,
+    in_process,
+    in_process_file,
+    server_rendered,
+)
+from kvbench.engine.lmcache import (
+    SILENCE as LMCACHE_SILENCE,
+)
 from kvbench.engine.models import engine_args
 from kvbench.engine.ports import LOOPBACK
-from kvbench.engine.vllm_tiers import LmcacheServer, backpressure_keys, offload_keys, show_json, tier_arguments
+from kvbench.engine.vllm_tiers import backpressure_keys, offload_keys, show_json, tier_arguments
 from kvbench.engine.vllm_versions import check_release, release
-from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.errors import InputError
 from kvbench.spec.fitness import block_tokens
 from kvbench.spec.profile import EngineSpec, FlagValue, HostTier, Profile
 
@@ -71,6 +83,8 @@ class Place:
     kv_events: KvEventTarget | None = None
     """Where somebody listens for KV events."""
     lmcache: LmcacheServer = field(default_factory=LmcacheServer)
+    lmcache_file: Path = Path("lmcache.yaml")
+    """Where the configuration of LMCache inside the engine is written."""
 
 
 def check_args(engine: EngineSpec) -> None:
@@ -100,7 +114,27 @@ def render(profile: Profile, place: Place) -> Rendered:
         *_event_arguments(profile, place),
         *argv_of(_further_args(profile)),
     ]
-    return Rendered(argv=tuple(argv), env=_environment(profile, place))
+    return Rendered(
+        argv=tuple(argv),
+        env=_environment(profile, place),
+        files=_files(profile, place),
+        beside=_beside(profile, place),
+    )
+
+
+def _files(profile: Profile, place: Place) -> dict[str, str]:
+    host = profile.tiers.host
+    if host is None or not in_process(profile):
+        return {}
+    return {str(place.lmcache_file): in_process_file(profile, host, place.disk_directory)}
+
+
+def _beside(profile: Profile, place: Place) -> dict[str, Rendered]:
+    host = profile.tiers.host
+    if host is None or not has_server(profile):
+        return {}
+    server = server_rendered(profile, host, place.lmcache, command=place.command, disk_root=place.disk_directory)
+    return {BESIDE: server}
 
 
 def _given(profile: Profile, name: str) -> bool:
@@ -137,9 +171,7 @@ def _device_arguments(profile: Profile) -> list[str]:
 
 def _tier_arguments(profile: Profile, place: Place) -> list[str]:
     host = profile.tiers.host
-    if place.embedded and host is not None:
-        if host.via == "lmcache":
-            raise NotSupportedYetError("tiers.host.via: lmcache on the embedded engine", do="use native")
+    if place.embedded and host is not None and host.via != "lmcache":
         return ["--kv-transfer-config", show_json(_host_copy_config(profile, host, place))]
     return tier_arguments(
         profile.tiers,
@@ -205,6 +237,8 @@ def blocks_per_chunk(profile: Profile) -> int:
     host, size = profile.tiers.host, block_tokens(profile.engine)
     if host is None:
         return 1
+    if host.via == "lmcache":
+        return chunk_tokens(profile) // size if size is not None else 1
     if host.chunk_tokens is not None and size is not None:
         return host.chunk_tokens // size  # a multiple, or the profile would not have loaded
     return host.blocks_per_chunk or 1
@@ -219,6 +253,10 @@ def _environment(profile: Profile, place: Place) -> dict[str, str]:
         env |= _cpu_environment(profile, place.cores)
     if _seeds_hashes(profile):
         env["PYTHONHASHSEED"] = "0"
+    if in_process(profile):
+        env |= {**LMCACHE_SILENCE, "LMCACHE_CONFIG_FILE": str(place.lmcache_file), "PYTHONHASHSEED": "0"}
+    elif has_server(profile):
+        env |= LMCACHE_SILENCE
     return env | _with_plugin(profile.engine.env, place)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,7 @@ from kvbench.engine.containers import (
 from kvbench.engine.flags import check_flags, known_flags, shipped_flags
 from kvbench.engine.launch import LaunchPlan
 from kvbench.engine.launched import LaunchedEngine, asked_port
+from kvbench.engine.lmcache import LmcacheServer, via_lmcache
 from kvbench.engine.ports import LOOPBACK
 from kvbench.engine.proof import ask_server, compare, mapped_host_bytes, same_version
 from kvbench.engine.reset import empty_disk, reset_caches
@@ -43,6 +44,8 @@ DEFAULT_TOKEN_IDS = (32, 255)
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 
+
+LMCACHE_FILE = "lmcache.yaml"
 
 IMAGE_COMMAND = ("python3", "-m", SERVER_MODULE)
 """In an image, whatever its own entry point is."""
@@ -88,12 +91,17 @@ class VllmEngine(LaunchedEngine):
             disk_directory=self._launch.disk_directory,
             kv_events=self._launch.kv_events,
         )
+        place = replace(place, lmcache=self._lmcache_at(), lmcache_file=self._launch.directory / LMCACHE_FILE)
         rendered = render(self._profile, place)
         if plan.lease.container is None:
             return rendered
         return in_container(
             self._profile, rendered, _setting(place, plan.lease.container, lease_id=plan.lease.id, home=plan.home)
         )
+
+    def _lmcache_at(self) -> LmcacheServer:
+        """Where its LMCache server is, if it has one."""
+        return LmcacheServer()
 
     def _endpoint_at(self, base_url: str, served: list[str]) -> Endpoint:
         return _endpoint(self._profile, base_url)
@@ -149,6 +157,11 @@ def _find(profile: Profile, progress: Progress) -> _Installed:
             f"profile {profile.name} pins version {spec.version}, and environment {found.name} has"
             f" {found.vllm_version}",
             do=f"pin version: {found.vllm_version}, or use another environment",
+        )
+    if via_lmcache(profile) and "lmcache" not in found.extras:
+        raise InputError(
+            f"profile {profile.name} has a host tier via lmcache, and LMCache is not in environment {found.name}",
+            do=f"run `kvbench engine install {found.name} --with lmcache`",
         )
     return _Installed(_environment_command(spec.environment, found.python), found.vllm_version, found)
 
@@ -262,7 +275,7 @@ def render_without_start(profile: Profile) -> Rendered:
         disk_directory=None if disk is None else disk.path.expanduser() / name,
         kv_events=KvEventTarget(f"tcp://{LOOPBACK}:{DEFAULT_EVENTS_PORT}", name),
     )
-    rendered = render(profile, place)
+    rendered = render(profile, replace(place, lmcache_file=Path(f"{name}-{LMCACHE_FILE}").absolute()))
     if spec.image is None:
         return rendered
     container = Container((spec.container and spec.container.runtime) or "docker", name)

@@ -7,28 +7,17 @@ ranks of one engine. Keys are those of 0.32.0; what a profile does not say is no
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from kvbench.engine.lmcache import IN_PROCESS_CONNECTOR, LmcacheServer, connector_keys, gib
 from kvbench.spec.profile import DiskTier, HostTier, Tiers
 from kvbench.spec.secondary import Backpressure, ObjectTier
 
-__all__ = ["LmcacheServer", "backpressure_keys", "gib", "offload_keys", "show_json", "tier_arguments"]
+__all__ = ["backpressure_keys", "offload_keys", "show_json", "tier_arguments"]
 
-GIB = 2**30
 STORE_CONFIG = ("bucket", "endpoint_override", "region", "scheme", "ca_bundle")
-
-
-@dataclass(frozen=True)
-class LmcacheServer:
-    """Where the engine's LMCache server listens. Defaults are LMCache's own."""
-
-    host: str = "tcp://localhost"
-    port: int = 5555
-    timeout_s: float = 10.0
-    """A server that is gone holds requests up for this long, and a start; LMCache's own five minutes are no use."""
 
 
 def tier_arguments(
@@ -66,12 +55,14 @@ def _config(engine_id: str, extra: dict[str, object]) -> str:
 
 def _lmcache_arguments(host: HostTier, engine_id: str, server: LmcacheServer) -> list[str]:
     """The size is not handed on to LMCache, whose server has its own; the flag still has to be there."""
-    address: dict[str, object] = {
-        "lmcache.mp.host": server.host,
-        "lmcache.mp.port": server.port,
-        "lmcache.mp.mq_timeout": server.timeout_s,
-    }
-    return [*_offloading(host, "lmcache"), "--kv-transfer-config", _config(engine_id, address)]
+    if host.in_process:
+        full = {"kv_connector": IN_PROCESS_CONNECTOR, "kv_role": "kv_both", "engine_id": engine_id}
+        return ["--kv-transfer-config", show_json(full)]
+    return [
+        *_offloading(host, "lmcache"),
+        "--kv-transfer-config",
+        _config(engine_id, connector_keys(server)),
+    ]
 
 
 def offload_keys(host: HostTier) -> dict[str, object]:
@@ -130,12 +121,6 @@ def backpressure_keys(asked: Backpressure | None) -> dict[str, object]:
     keys = {"detector": "backpressure_cls", "policy": "policy_cls"}
     said = asked.model_dump(exclude_none=True)
     return {"backpressure": {keys.get(key, key): value for key, value in said.items()}}
-
-
-def gib(size_bytes: int) -> str:
-    """`16` for 16 GiB; any number of bytes survives, since vLLM multiplies by 2**30."""
-    whole, rest = divmod(size_bytes, GIB)
-    return str(whole) if rest == 0 else repr(size_bytes / GIB)
 
 
 def show_json(value: object) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kvbench.engine.flags import flag_name
-from kvbench.spec.profile import Profile
+from kvbench.spec.fitness import block_tokens
+from kvbench.spec.profile import HostTier, Profile
 from kvbench.spec.quantity import show_bytes
 
 __all__ = ["traps"]
@@ -41,10 +42,7 @@ def _host_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
     if host is None:
         return
     if host.via == "lmcache":
-        yield (
-            "tiers.host.size only switches LMCache on: what it may take is set at the LMCache server "
-            "(--l1-size-gb), which vLLM does not tell"
-        )
+        yield from _lmcache_traps(profile, host)
     if host.store_threshold == 1:
         yield "tiers.host.store_threshold: 1 is the same as 0; what is stored at the second use is 2"
     elif host.store_threshold > 1:
@@ -61,6 +59,37 @@ def _host_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
             f"the host tier of {show_bytes(host.size)} is smaller than one prompt of max-model-len "
             f"({show_bytes(longest)}){behind}"
         )
+
+
+def _lmcache_traps(profile: Profile, host: HostTier) -> Iterator[str]:
+    if host.in_process:
+        yield (
+            "LMCache inside the engine starts and answers also where it cannot cache (0.5.6: on CPUs), and says so "
+            "in the log alone"
+        )
+        return
+    held = round(0.8 * host.size)
+    yield (
+        "LMCache evicts a fifth of what it holds whenever four fifths of its memory are used: of "
+        f"{show_bytes(host.size)} no more than {show_bytes(held)} hold blocks"
+    )
+    device = _device_bytes(profile)
+    if device is not None and held < device and profile.tiers.disk is not None:
+        yield (
+            f"LMCache's memory ({show_bytes(host.size)}) is no larger than the device tier ({show_bytes(device)}), "
+            "so what came from it and what came from files can be told apart only roughly"
+        )
+
+
+def _device_bytes(profile: Profile) -> int | None:
+    from kvbench.plan.profile_geometry import kv_bytes_per_token  # plans read engines, too
+
+    blocks, tokens, per_token = (
+        profile.tiers.device.blocks,
+        block_tokens(profile.engine),
+        kv_bytes_per_token(profile),
+    )
+    return blocks * tokens * per_token if blocks and tokens and per_token else None
 
 
 def _disk_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:

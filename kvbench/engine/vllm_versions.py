@@ -43,7 +43,7 @@ def _asked(profile: Profile) -> Iterator[tuple[tuple[int, int], str, str]]:
             yield (0, 26), "tiers.host.blocks_per_chunk", "such key"
         if host.canonical_layout:
             yield (0, 28), "tiers.host.canonical_layout", "such layout"
-        if host.via == "lmcache":
+        if host.via == "lmcache" and not host.in_process:
             yield (0, 24), "tiers.host.via", "connector to an LMCache server behind this flag"
     if disk is not None:
         yield (0, 24), "tiers.disk", "file tier"

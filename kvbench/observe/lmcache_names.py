@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from kvbench.observe.mapping import Mapping
 
-__all__ = ["FOUND", "FOUND_ON_DISK", "FOUND_ON_HOST", "LMCACHE"]
+__all__ = ["FOUND", "FOUND_ON_DISK", "FOUND_ON_HOST", "LMCACHE", "SERVER_PREFIX"]
 
-_S = "lmcache_mp_"
+SERVER_PREFIX = _S = "lmcache_mp_"
 _C = "lmcache:"
 _REASON = (("reason", "reason"),)
 FOUND = _S + "lookup_hit_tokens"

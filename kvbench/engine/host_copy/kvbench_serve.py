@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from multiprocessing import resource_tracker
 
 
@@ -29,6 +30,19 @@ def main() -> None:
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # the stock method has set it to spawn
 
     CpuPlatform.check_and_update_config = classmethod(check_and_fork)
+    register = CpuPlatform.register_triton_kernel_overrides.__func__
+
+    def register_without_llvmlite(cls: type) -> None:
+        # A worker that is forked has what connectors import (LMCache: numba). vLLM then asks every object of every
+        # module for its attributes, and llvmlite's library takes any name for one of its functions.
+        hidden = sys.modules.pop("llvmlite.binding.ffi", None)
+        try:
+            register(cls)
+        finally:
+            if hidden is not None:
+                sys.modules["llvmlite.binding.ffi"] = hidden
+
+    CpuPlatform.register_triton_kernel_overrides = classmethod(register_without_llvmlite)
     # The tracker removes shared memory that processes leave. As the server's own child it outlives the engine core,
     # which kills all of its children when it stops.
     resource_tracker.ensure_running()
