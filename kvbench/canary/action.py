@@ -9,7 +9,7 @@ from kvbench.judge.verdict import Outcome
 from kvbench.spec.canary import LoadedCanary
 from kvbench.spec.profile import Profile
 
-__all__ = ["newest_tier_of", "with_configuration", "without_tier"]
+__all__ = ["action_for", "newest_tier_of", "with_configuration", "without_tier"]
 
 
 def newest_tier_of(loaded: LoadedCanary) -> Tier | None:
@@ -18,15 +18,17 @@ def newest_tier_of(loaded: LoadedCanary) -> Tier | None:
         return None
     if loaded.baseline is not None:
         return newest_tier(loaded.baseline, loaded.candidate)
-    tiers = loaded.candidate.tiers
-    return "disk" if tiers.disk is not None else "host" if tiers.host is not None else None
+    tiers = loaded.candidate.tier_names
+    return "disk" if "disk" in tiers else "host" if "host" in tiers else None
 
 
 def without_tier(profile: Profile, tier: Tier, baseline: Profile | None = None) -> Profile:
     """The same profile with `tier` off, or as the baseline has it where that has one too."""
     before = getattr(baseline.tiers, tier) if baseline is not None else None
-    tiers = profile.tiers.model_copy(update={tier: before})
-    return profile.model_copy(update={"tiers": tiers})
+    update: dict[str, object] = {tier: before}
+    if tier == "disk":  # object stores count as one
+        update["secondary"] = baseline.tiers.secondary if baseline is not None else []
+    return profile.model_copy(update={"tiers": profile.tiers.model_copy(update=update)})
 
 
 def with_configuration(verdict: CanaryVerdict, loaded: LoadedCanary) -> CanaryVerdict:
@@ -34,10 +36,14 @@ def with_configuration(verdict: CanaryVerdict, loaded: LoadedCanary) -> CanaryVe
     action = verdict.action
     if verdict.verdict is not Outcome.NO_GO or action is None or loaded.candidate is None:
         return verdict
-    wanted = without_tier(loaded.candidate, action.disable_tier, loaded.baseline)
-    configuration = _rendered(wanted)
-    new = CanaryAction(disable_tier=action.disable_tier, why=action.why, configuration=configuration)
+    new = action_for(loaded.candidate, loaded, action.disable_tier, action.why)
     return verdict.model_copy(update={"action": new})
+
+
+def action_for(candidate: Profile, loaded: LoadedCanary, tier: Tier, why: str) -> CanaryAction:
+    """Disable `tier` of `candidate`, with the configuration that does."""
+    wanted = without_tier(candidate, tier, loaded.baseline)
+    return CanaryAction(disable_tier=tier, why=why, configuration=_rendered(wanted))
 
 
 def _rendered(profile: Profile) -> Configuration:

@@ -1,79 +1,95 @@
-"""Which of an engine's families the gate reads, and what each becomes. Pure; vLLM's names."""
+"""Which canonical series the gate reads, and under which names engines expose them. Pure.
+
+`naming` gives what was read its canonical names; everything behind that is the same for every engine.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from kvbench.observe.canonical import MAPPINGS
+from kvbench.observe.kvbench_names import PREFIX as OWN
+from kvbench.observe.mapping import Mapping
+from kvbench.observe.metric_table import MAPPINGS, PROCESS_START
+from kvbench.observe.trtllm_names import BY_TIER
+from kvbench.observe.vllm_names import BY_SOURCE as VLLM_BY_SOURCE
+from kvbench.observe.vllm_names import CACHED_BY_SOURCE as VLLM_CACHED_BY_SOURCE
+from kvbench.observe.vllm_names import CREATED
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.rules import LATENCIES, Rules
 
-__all__ = ["ALWAYS", "LATENCY_FAMILIES", "STARTED", "Counter", "engine_counters", "wanted_names"]
+__all__ = ["ALWAYS", "ENDINGS", "LATENCY_FAMILIES", "STARTED", "exposed_names", "shown", "wanted_names"]
 
 LATENCY_FAMILIES = {
-    "ttft": "vllm:time_to_first_token_seconds",
-    "ttft_service": "vllm:time_to_first_token_seconds",
-    "itl": "vllm:inter_token_latency_seconds",
-    "tpot": "vllm:request_time_per_output_token_seconds",
-    "e2e": "vllm:e2e_request_latency_seconds",
+    "ttft": "engine_ttft",
+    "ttft_service": "engine_ttft",
+    "itl": "engine_itl",
+    "tpot": "engine_tpot",
+    "e2e": "engine_e2e",
 }
 """Histograms of a server count from arrival there, so `ttft` and `ttft_service` are one here."""
 
-STARTED = ("process_start_time_seconds", "vllm:prompt_tokens_created")
-"""Gauges whose change is another process; either may be absent."""
+STARTED = (PROCESS_START, CREATED)
+"""Gauges whose change is another process; either may be absent. Kept under their own names."""
 
-FINISHED = "vllm:request_success_total"
-REFUSED = "vllm:admission_rejections_total"
-PROMPT = "vllm:prompt_tokens_total"
-GENERATED = "vllm:generation_tokens_total"
-CACHED = "vllm:prompt_tokens_cached_total"
-BY_SOURCE = "vllm:prompt_tokens_by_source_total"
-CACHED_BY_SOURCE = "vllm:prompt_tokens_cached_by_source_total"
-RUNNING = "vllm:num_requests_running"
-WAITING = "vllm:num_requests_waiting"
-HOST_STORED = "vllm:kv_offload_store_bytes_total"
-DISK_WRITTEN = "vllm:kv_offload_tiering_write_bytes_total"
+FINISHED = "requests_finished"
+REFUSED = "requests_refused"
+PROMPT = "prompt_tokens"
+GENERATED = "generation_tokens"
+CACHED = "cached_tokens"
+BY_SOURCE = "prompt_tokens_by_source"
+RUNNING = "requests_running"
+WAITING = "requests_waiting"
+TIER_QUERIES = "tier_cache_queries"
+HOST_STORED = "host_store_bytes"
+HOST_LOADED = "host_load_bytes"
+DISK_QUERIES = "disk_chunk_queries"
+DISK_WRITTEN = "disk_write_bytes"
+DISK_READ = "disk_read_bytes"
 CACHE_CONFIG = "vllm:cache_config_info"
 UP = "up"
 
+AS_EXPOSED = (*STARTED, CACHE_CONFIG, UP)
+"""Series that are no metric of an engine and keep their names."""
+SOURCE_SERIES = tuple(family + "_total" for family in (VLLM_BY_SOURCE, VLLM_CACHED_BY_SOURCE, BY_TIER))
+"""What becomes prompt tokens by source; each engine tells them with labels of its own."""
+
 ALWAYS = (
-    *STARTED,
-    *(FINISHED, REFUSED, PROMPT, GENERATED, CACHED, BY_SOURCE, CACHED_BY_SOURCE, RUNNING, WAITING),
-    *(HOST_STORED, DISK_WRITTEN, CACHE_CONFIG, UP),
+    *(FINISHED, REFUSED, PROMPT, GENERATED, CACHED, RUNNING, WAITING),
+    *(TIER_QUERIES, HOST_STORED, HOST_LOADED, DISK_QUERIES, DISK_WRITTEN, DISK_READ),
 )
-"""What health, traffic, sources and cache fill are read from, whatever the rules."""
+"""What health, traffic, sources, cache fill and the state of a tier are read from, whatever the rules."""
+
+ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
+"""What an exposed name has after its family's."""
 
 
-@dataclass(frozen=True)
-class Counter:
-    """One exposed series of a canonical metric; only or all but the samples with a label."""
-
-    name: str
-    where: tuple[str, str] | None = None
-    without: tuple[str, str] | None = None
+def families_of(metric: str) -> list[Mapping]:
+    """Families that become a canonical metric; those of kvbench's own readers are in no `/metrics`."""
+    return [m for m in MAPPINGS if m.name == metric and not m.family.startswith(OWN)]
 
 
-def engine_counters(metric: str) -> tuple[Counter, ...]:
-    """Exposed names of a canonical counter or gauge, the newest release's first; empty for a histogram."""
-    kind = ENGINE_METRICS[metric].kind
-    if kind == "histogram":
-        return ()
-    suffix = "_total" if kind == "counter" else ""
-    return tuple(
-        Counter(mapping.family + suffix, mapping.where, mapping.without)
-        for mapping in MAPPINGS
-        if mapping.name == metric
-    )
+def exposed_names(metric: str) -> set[str]:
+    """Every exposed series name of a canonical metric."""
+    endings = ENDINGS[ENGINE_METRICS[metric].kind]
+    return {mapping.family + ending for mapping in families_of(metric) for ending in endings}
+
+
+def shown(series: str) -> str:
+    """A canonical series for people: `engine_ttft_count (vllm:time_to_first_token_seconds_count, ...)`."""
+    for metric in (series, series.rpartition("_")[0]):
+        if metric in ENGINE_METRICS:
+            ending = series.removeprefix(metric) or ENDINGS[ENGINE_METRICS[metric].kind][0]
+            names = [m.family + ending for m in families_of(metric) if m.replaced_by is None]
+            return f"{series} ({', '.join(names)})" if names else series
+    return series
 
 
 def wanted_names(rules: Rules) -> tuple[str, ...]:
     """Every exposed series name that judging by `rules` needs, sorted."""
-    names = set(ALWAYS)
+    names = {*AS_EXPOSED, *SOURCE_SERIES}
     # TTFT is read in any case: it counts the requests.
     metrics = {"ttft", *(rule.metric for rule in (*rules.guardrails, *rules.benefits, *rules.evidence))}
-    for metric in metrics:
+    for metric in (*ALWAYS, *metrics):
         if metric in LATENCIES:
-            names |= {LATENCY_FAMILIES[metric] + part for part in ("_bucket", "_count", "_sum")}
-        elif metric in ENGINE_METRICS:
-            names |= {counter.name for counter in engine_counters(metric)}
+            names |= exposed_names(LATENCY_FAMILIES[metric])
+        elif metric in ENGINE_METRICS and ENGINE_METRICS[metric].kind != "histogram":
+            names |= exposed_names(metric)
     return tuple(sorted(names))

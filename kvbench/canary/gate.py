@@ -1,24 +1,24 @@
-"""The gate itself: reads, judges, waits, and on a proven breach tells others once. The one part with a clock."""
+"""The gate itself: reads, judges, waits, and on a proven breach tells others once and proves what came of it."""
 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvbench.canary.acting import Acting
 from kvbench.canary.action import newest_tier_of, with_configuration
 from kvbench.canary.families import wanted_names
-from kvbench.canary.hook import check_hook, fire, payload
+from kvbench.canary.feed import Feed
+from kvbench.canary.hook import check_hook, payload
 from kvbench.canary.judge import judge_canary
 from kvbench.canary.observed import Observed, Unread
 from kvbench.canary.prometheus import PrometheusReader
-from kvbench.canary.reading import History, Reader, ReadFailed
+from kvbench.canary.reading import Reader, ReadFailed
 from kvbench.canary.scraping import ScrapeReader
 from kvbench.canary.state import GateState, StateStore
-from kvbench.canary.verdict import CanaryVerdict, HookResult
+from kvbench.canary.verdict import CanaryVerdict, HookResult, Rollback
 from kvbench.compare.interrupts import raise_if_stopped
-from kvbench.errors import InputError
 from kvbench.judge.verdict import Outcome
 from kvbench.spec.canary import LoadedCanary
 
@@ -74,113 +74,90 @@ class Gate:
         """InputError when a secret that the hook needs is not set."""
         check_hook(loaded.canary)
         self._loaded, self._reader, self._store, self._times = loaded, reader, store, times
-        self._sleep = sleep
-        self._history = History()
-        self._unread: list[Unread] = []
+        self.feed = Feed(reader, store, times.every_s, sleep)
+        self._acting = Acting(loaded, store, self.feed, sleep)
         self._newest = newest_tier_of(loaded)
-        self._offset_s = 0.0
         self.resumed = False
         """Whether an earlier gate's watch goes on."""
-        self.looks = self.reads_done = self.reads_failed = 0
-        self.last_read_s: float | None = None
-        """By our clock."""
+        self.looks = 0
 
     # -- one look ----------------------------------------------------------------------------------------------
 
-    def once(self) -> CanaryVerdict:
-        """Judge what there is, one time. Servers without a Prometheus are scraped for a while first."""
+    def once(self, on_look: Callable[[Look], None] = lambda _: None) -> CanaryVerdict:
+        """Judge what there is, one time. Servers without a Prometheus are scraped for a while first. `on_look`
+        hears of looks after a hook."""
+        unfinished = self._unfinished(self._store.load(), self.feed.ask_now())
+        if unfinished is not None:
+            return self._proof_goes_on(unfinished, on_look)
         if not self._reader.looks_back:
-            return self._once_scraped()
+            return self._once_scraped(on_look)
         span_s = self._times.for_s or DEFAULT_FOR_S
+        now = self.feed.ask_now()
         try:
-            now = self._reader.now()
             since = now - span_s - WARM_LOOK_BACK_S
-            self._history.add(self._reader.read(since, now, raise_if_stopped), now)
+            self.feed.history.add(self._reader.read(since, now, raise_if_stopped), now)
         except ReadFailed as error:
-            now = self._now()
-            self._unread.append(Unread(now, error.what))
+            self.feed.unread.append(Unread(now, error.what))
         start_s = now - span_s
         if self._times.for_s is None:
-            first = self._history.group("candidate", "").first_s
+            first = self.feed.history.group("candidate", "").first_s
             start_s = max(start_s, first if first is not None else start_s)
-        return self._ended(self._judged(start_s, now, now, once=True), None)
+        return self._ended(self._judged(start_s, now, now, once=True), None, on_look)
 
-    def _once_scraped(self) -> CanaryVerdict:
+    def _once_scraped(self, on_look: Callable[[Look], None]) -> CanaryVerdict:
         start_s = self._reader.now()
         end_s = start_s + (self._times.for_s or ONCE_SCRAPING_S)
         while True:
             now = self._reader.now()
-            self._history.add(self._reader.read(start_s, now, raise_if_stopped), now)
+            self.feed.history.add(self._reader.read(start_s, now, raise_if_stopped), now)
             if now >= end_s:
                 break
-            self._wait(min(self._times.every_s, end_s - now))
-        first = self._history.group("candidate", "").first_s
-        return self._ended(self._judged(first if first is not None else start_s, now, now, once=True), None)
+            self.feed.wait(min(self._times.every_s, end_s - now))
+        first = self.feed.history.group("candidate", "").first_s
+        verdict = self._judged(first if first is not None else start_s, now, now, once=True)
+        return self._ended(verdict, None, on_look)
 
     # -- a watch -----------------------------------------------------------------------------------------------
 
     def watch(self, on_look: Callable[[Look], None]) -> CanaryVerdict:
         """Look again and again until the verdict is certain or the time is over. A killed gate's watch goes on."""
         state = self._begin()
+        if state.breach is not None:
+            return self._proof_goes_on(state, on_look)
         while True:
             began = time.monotonic()
             look = self.look(state)
             on_look(look)
             if look.verdict.watch.final or look.verdict.verdict in (Outcome.GO, Outcome.NO_GO):
-                return self._ended(look.verdict, state)
+                return self._ended(look.verdict, state, on_look)
             left = state.planned_end_s - look.verdict.window.end
-            self._wait(min(self._times.every_s - (time.monotonic() - began), left))
+            self.feed.wait(min(self._times.every_s - (time.monotonic() - began), left))
 
     def _begin(self) -> GateState:
         """A state that has not ended and whose time is not long over goes on; else a new watch begins."""
         state = self._store.load()
-        try:
-            now = self._reader.now()
-        except ReadFailed as error:
-            now = self._now()
-            self._unread.append(Unread(now, error.what))
+        now = self.feed.ask_now()
+        unfinished = self._unfinished(state, now)
+        if unfinished is not None:
+            return unfinished
         span_s = self._times.for_s or DEFAULT_FOR_S
         if state is not None and state.outcome is None and now < state.planned_end_s + span_s:
             self.resumed = True
-            for read, t_s in self._store.kept():
-                self._history.add(read, t_s)
+            self.feed.resume()
             return state
         return self._store.begin(now, now + span_s, None)
 
+    def _unfinished(self, state: GateState | None, now: float) -> GateState | None:
+        """A state whose hook was begun and whose proof is not over, unless that was long ago."""
+        if state is None or state.breach is None or state.proof is None:
+            return None
+        return state if now < state.proof.until_s + (self._times.for_s or DEFAULT_FOR_S) else None
+
     def look(self, state: GateState) -> Look:
         """Read what is new and judge everything since the beginning."""
-        failure: str | None = None
         self.looks += 1
-        now = self._now()
-        try:
-            now = self._reader.now()
-            self._offset_s = now - time.time()
-            known = self._history.read_until_s
-            since = known - 2 * self._times.every_s if known is not None else state.started_s - WARM_LOOK_BACK_S
-            read = self._reader.read(since, now, raise_if_stopped)
-            if not self._reader.looks_back:
-                self._store.keep(read, now)
-            self._history.add(read, now)
-            self._unread.clear()
-            self.reads_done += 1
-            self.last_read_s = time.time()
-        except (ReadFailed, InputError) as error:
-            if isinstance(error, InputError) and self._history.read_until_s is None:
-                raise  # asking again would not help; later in a watch it may be a credential that is being renewed
-            failure = error.what
-            self.reads_failed += 1
-            self._unread.append(Unread(now, failure))
-        verdict = self._judged(state.started_s, now, state.planned_end_s, once=False)
-        return Look(verdict, failure)
-
-    def _now(self) -> float:
-        """By the clock that stamps the samples, as it was when it could last be asked."""
-        return time.time() + self._offset_s
-
-    def _wait(self, seconds: float) -> None:
-        if seconds > 0:
-            self._sleep(seconds)
-        raise_if_stopped()
+        now, failure = self.feed.read(state.started_s - WARM_LOOK_BACK_S)
+        return Look(self._judged(state.started_s, now, state.planned_end_s, once=False), failure)
 
     def _judged(self, start_s: float, now: float, planned_end_s: float, *, once: bool) -> CanaryVerdict:
         canary, profile = self._loaded.canary, self._loaded.candidate
@@ -189,8 +166,8 @@ class Gate:
             Observed(
                 names=names,
                 rules=canary.rules,
-                candidate=self._history.group("candidate", names[1]),
-                baseline=self._history.group("baseline", names[0]) if canary.has_baseline else None,
+                candidate=self.feed.history.group("candidate", names[1]),
+                baseline=self.feed.history.group("baseline", names[0]) if canary.has_baseline else None,
                 start_s=start_s,
                 end_s=now,
                 planned_end_s=planned_end_s,
@@ -198,42 +175,65 @@ class Gate:
                 newest_tier=self._newest,
                 host_bytes=profile.tiers.host.size if profile is not None and profile.tiers.host else None,
                 warm_up=canary.warm_up,
-                unread=tuple(self._unread),
+                unread=tuple(self.feed.unread),
             )
         )
 
     # -- its end -----------------------------------------------------------------------------------------------
 
-    def _ended(self, verdict: CanaryVerdict, state: GateState | None) -> CanaryVerdict:
-        """Add the configuration, tell others of a breach if nobody was told yet, and note how it ended."""
+    def _ended(
+        self, verdict: CanaryVerdict, state: GateState | None, on_look: Callable[[Look], None]
+    ) -> CanaryVerdict:
+        """Add the configuration, act on a breach if nobody has yet, and note how it ended."""
         verdict = with_configuration(verdict, self._loaded)
         outcome: str | None = verdict.verdict.value
         if state is None:  # one look: what was told is remembered from look to look, a watch under way left alone
             state = self._store.load() or self._store.begin(verdict.window.start, verdict.watch.planned_end)
             outcome = None if state.outcome is None and state.started_s != verdict.window.start else outcome
         if verdict.verdict is Outcome.NO_GO and _is_breach(verdict):
-            verdict, state = self._tell(verdict, state)
+            verdict, state = self._act(verdict, state, on_look)
         elif verdict.verdict is Outcome.GO:
-            state = state.model_copy(update={"fired": None})
-        self._store.save(state.model_copy(update={"outcome": outcome}))
+            state = state.model_copy(update={"fired": None, "proof": None})
+        self._store.save(state.model_copy(update={"outcome": outcome, "breach": None}))
         return verdict
 
-    def _tell(self, verdict: CanaryVerdict, state: GateState) -> tuple[CanaryVerdict, GateState]:
-        """At most once: that it begins is on disk before it begins."""
+    def _act(
+        self, verdict: CanaryVerdict, state: GateState, on_look: Callable[[Look], None]
+    ) -> tuple[CanaryVerdict, GateState]:
+        """Tell others of a breach at most once, and prove what came of it."""
         canary = self._loaded.canary
         if canary.on_breach.hook is None and canary.on_breach.post is None:
             return verdict, state
         if state.fired is not None and state.fired.state != "dry-run":
-            return verdict.model_copy(update={"hook": _already(state.fired)}), state
-        id_ = uuid.uuid4().hex
-        if canary.on_breach.armed:
-            begun = HookResult(id=id_, state="begun", at=time.time(), text="begun; how it ended is not known")
-            state = state.model_copy(update={"fired": begun})
-            self._store.save(state)
-        result = fire(canary, payload(canary, verdict, id_), id_, self._sleep)
-        state = state.model_copy(update={"fired": result})
-        self._store.save(state)
-        return verdict.model_copy(update={"hook": result}), state
+            rollback = None if state.proof is None else state.proof.rollback
+            return verdict.model_copy(update={"hook": _already(state.fired), "rollback": rollback}), state
+        state = self._acting.tell(lambda id_: payload(canary, verdict, id_), verdict, state)
+        verdict = verdict.model_copy(update={"hook": state.fired})
+        return self._proven(verdict, state, on_look)
+
+    def _proven(
+        self, verdict: CanaryVerdict, state: GateState, on_look: Callable[[Look], None]
+    ) -> tuple[CanaryVerdict, GateState]:
+        """The verdict with what came of the hook, once that is known or its time is over."""
+        found = verdict
+
+        def say(rollback: Rollback, failure: str | None) -> None:
+            nonlocal found
+            found = verdict.model_copy(update={"rollback": rollback})
+            on_look(Look(found, failure))
+
+        state = self._acting.prove(state, say)
+        return found, state
+
+    def _proof_goes_on(self, state: GateState, on_look: Callable[[Look], None]) -> CanaryVerdict:
+        """What a gate that was killed after its hook has left to do. The hook is not run again."""
+        assert state.breach is not None and state.fired is not None  # noqa: S101, PT018 - saved together
+        self.resumed = True
+        self.feed.resume()
+        verdict = state.breach.model_copy(update={"hook": _already(state.fired)})
+        verdict, state = self._proven(verdict, state, on_look)
+        self._store.save(state.model_copy(update={"outcome": verdict.verdict.value, "breach": None}))
+        return verdict
 
 
 def _is_breach(verdict: CanaryVerdict) -> bool:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from kvbench.canary.families import LATENCY_FAMILIES, PROMPT, REFUSED
+from kvbench.canary.families import LATENCY_FAMILIES, PROMPT, REFUSED, shown
 from kvbench.canary.findings import CanaryFinding, FindingKind
 from kvbench.canary.observed import Observed
 from kvbench.canary.series import Group, Replica
@@ -18,9 +18,6 @@ from kvbench.spec.rules import LATENCIES, Rule
 
 __all__ = ["check_health", "clock", "names_compared"]
 
-STALE_INTERVALS = 5.0
-"""Prometheus itself calls a series stale after five minutes; five missed scrapes say so sooner."""
-LEAST_STALE_S = 10.0
 FACTOR = 2.0
 """Requests a second and tokens a prompt of a replica may differ by so much between candidate and baseline; beyond
 it, queueing alone makes their latencies incomparable."""
@@ -54,7 +51,7 @@ def _unreachable(seen: Observed) -> Iterator[CanaryFinding]:
 
 
 def _needed(seen: Observed) -> dict[str, str]:
-    """Exposed name → what needs it."""
+    """Canonical series → what needs it."""
     needed = {LATENCY_FAMILIES["ttft"] + "_count": "the number of requests"}
     for rule in (*seen.rules.guardrails, *seen.rules.benefits):
         if rule.metric in LATENCIES and rule.class_ == "all":
@@ -70,7 +67,8 @@ def _missing(seen: Observed, group: Group, side: str) -> Iterator[CanaryFinding]
     for name, why in _needed(seen).items():
         lacking = [replica.name for replica in served if not replica.has(name)]
         if lacking:
-            yield CanaryFinding(FindingKind.MISSING, f"{side}: {wording.listed(lacking)} without {name} ({why})")
+            text = f"{side}: {wording.listed(lacking)} without {shown(name)}: {why}"
+            yield CanaryFinding(FindingKind.MISSING, text)
         for replica in served:
             inside = (replica.t_s > seen.start_s) & (replica.t_s <= seen.end_s)
             if not inside.any() or not replica.has(name):
@@ -78,14 +76,13 @@ def _missing(seen: Observed, group: Group, side: str) -> Iterator[CanaryFinding]
             absent = np.isnan(replica.level(replica.keys(name)))[inside]
             if absent[-1] or absent.mean() > 1 - EVALUABLE:
                 share = wording.share(float(absent.mean()))
-                yield CanaryFinding(
-                    FindingKind.MISSING, f"{side}: {replica.name} lacks {name} in {share} of its scrapes ({why})"
-                )
+                text = f"{side}: {replica.name} lacks {shown(name)} in {share} of its scrapes: {why}"
+                yield CanaryFinding(FindingKind.MISSING, text)
 
 
 def _lost(seen: Observed, group: Group, replica: Replica, side: str) -> Iterator[CanaryFinding]:
     """Down, or silent. A baseline replica that is gone while others serve was scaled away."""
-    others = any(other is not replica and _alive(other, seen) for other in group.replicas)
+    others = any(other is not replica and other.alive_at(seen.end_s) for other in group.replicas)
     blocks = side == "candidate" or not others
     last = replica.t_s[-1] if len(replica.t_s) else -np.inf
     down = replica.down_s[(replica.down_s > seen.start_s) & (replica.down_s <= seen.end_s)]
@@ -93,19 +90,12 @@ def _lost(seen: Observed, group: Group, replica: Replica, side: str) -> Iterator
         began = down[down > last][0]
         text = f"{side}: {replica.name} does not answer since {clock(float(began))}"
         yield CanaryFinding(FindingKind.DOWN, text, blocks)
-    elif len(replica.t_s) and not seen.unread and not _alive(replica, seen):
+    elif len(replica.t_s) and not seen.unread and not replica.alive_at(seen.end_s):
         text = f"{side}: {replica.name} has no new sample since {clock(float(last))}"
         yield CanaryFinding(FindingKind.STALE, text, blocks)
     elif len(down):
         text = f"{side}: {wording.count(len(down), 'scrape')} of {replica.name} failed"
         yield CanaryFinding(FindingKind.DOWN, text, blocks=False)
-
-
-def _alive(replica: Replica, seen: Observed) -> bool:
-    if not len(replica.t_s):
-        return False
-    patience_s = max(STALE_INTERVALS * replica.interval_s, LEAST_STALE_S)
-    return bool(seen.end_s - replica.t_s[-1] <= patience_s)
 
 
 def _began_anew(

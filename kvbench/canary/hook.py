@@ -1,15 +1,19 @@
 """Telling others of a breach: a command that gets the payload on stdin, or a signed POST. Nothing before `armed`.
 
-Payload (JSON): schema, id, canary, verdict, baseline, candidate, action (with configuration), reasons, window.
+Payload (JSON): schema, id, canary, rehearsal, verdict, baseline, candidate, action (with configuration), reasons,
+window. A rehearsal looks like a breach, so that the same is done, and says that it is one.
 A POST carries `X-Kvbench-Delivery` (the id, the same for every try), `X-Kvbench-Timestamp`, and, with a secret,
 `X-Kvbench-Signature: sha256=<hex>`, the HMAC of `<timestamp>.<body>`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -34,7 +38,7 @@ def payload(canary: Canary, verdict: CanaryVerdict, id_: str) -> dict[str, objec
     content = verdict.model_dump(
         mode="json", by_alias=True, include={"verdict", "baseline", "candidate", "action", "reasons", "window"}
     )
-    return {"schema": 1, "id": id_, "canary": canary.name, **content}
+    return {"schema": 1, "id": id_, "canary": canary.name, "rehearsal": False, **content}
 
 
 def sign(key: str, timestamp: str, body: bytes) -> str:
@@ -60,7 +64,9 @@ def fire(
         state, text = _run(breach, body)
     else:
         if not breach.armed:
-            return HookResult(id=id_, state="dry-run", at=now, text=f"not armed; would post to {breach.post}")
+            return HookResult(
+                id=id_, state="dry-run", at=now, text=f"not armed; would post to {_place(breach.post)}"
+            )
         key = secret(breach.secret_env, where(canary, "on_breach", "secret_env"))
         state, text = _post(breach, body, id_, key, sleep)
     return HookResult(id=id_, state=state, at=now, text=text)
@@ -69,14 +75,22 @@ def fire(
 def _run(breach: OnBreach, body: bytes) -> tuple[str, str]:
     argv = breach.hook or []
     try:
-        done = subprocess.run(argv, input=body, capture_output=True, timeout=breach.timeout, check=False)
-    except subprocess.TimeoutExpired:
-        return "failed", f"{argv[0]} did not end within {breach.timeout:g} s and was killed"
+        # A session of its own: Ctrl-C on the gate must not stop a rollback halfway.
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
     except OSError as error:
         return "failed", f"{argv[0]} cannot be run: {error.strerror or error}"
-    said = plain((done.stderr or done.stdout).decode("utf-8", "replace").strip()[-SHOWN:])
-    if done.returncode != 0:
-        return "failed", f"{argv[0]} ended with {done.returncode}" + (f": {said}" if said else "")
+    try:
+        out, err = process.communicate(body, timeout=breach.timeout)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it started, too
+        process.communicate()
+        return "failed", f"{argv[0]} did not end within {breach.timeout:g} s and was killed"
+    said = plain((err or out).decode("utf-8", "replace").strip()[-SHOWN:])
+    if process.returncode != 0:
+        return "failed", f"{argv[0]} ended with {process.returncode}" + (f": {said}" if said else "")
     return "done", f"{argv[0]} ended with 0"
 
 
@@ -84,6 +98,7 @@ def _post(
     breach: OnBreach, body: bytes, id_: str, key: str | None, sleep: Callable[[float], None]
 ) -> tuple[str, str]:
     url, why = breach.post or "", "never tried"
+    place = _place(url)
     with httpx.Client(timeout=breach.timeout, trust_env=False) as http:
         for attempt in range(breach.retries + 1):
             if attempt:
@@ -102,8 +117,15 @@ def _post(
                 why = f"{type(error).__name__}: {error}"
                 continue
             if answer.is_success:
-                return "done", f"{url} answered {answer.status_code}"
+                return "done", f"{place} answered {answer.status_code}"
             why = f"status {answer.status_code}"
             if answer.status_code < 500 and answer.status_code not in (408, 429):
                 break
-    return "failed", f"{url} was not told: {why}"
+    return "failed", f"{place} was not told: {why}"
+
+
+def _place(url: str | None) -> str:
+    """The server alone: the path of a webhook is often its secret, and results go into files and reports."""
+    parts = httpx.URL(url or "")
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{parts.host}{port}"

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvbench.canary.families import BY_SOURCE, CACHED_BY_SOURCE, GENERATED, LATENCY_FAMILIES, RUNNING, WAITING
+from kvbench.canary.families import BY_SOURCE, FINISHED, GENERATED, LATENCY_FAMILIES, RUNNING, WAITING
 from kvbench.canary.findings import CanaryFinding, results
 from kvbench.canary.health import check_health, clock
-from kvbench.canary.levels import Comparison, judge_levels, judge_total, unknown_rule
+from kvbench.canary.levels import Comparison, judge_levels, judge_total
 from kvbench.canary.observed import Observed
 from kvbench.canary.odd import odd_replicas, replica_rows
 from kvbench.canary.rollback_rule import judge_sustained
@@ -23,7 +23,7 @@ from kvbench.canary.shares import Levels, judge_share
 from kvbench.canary.verdict import CanaryAction, CanaryVerdict, WatchState, Window
 from kvbench.canary.warm import Warmth, warmth
 from kvbench.judge import wording
-from kvbench.judge.evaluation import SEVERITY
+from kvbench.judge.evaluation import SEVERITY, unknown_rule
 from kvbench.judge.sources import SOURCES
 from kvbench.judge.verdict import Instrument, Kind, Outcome, RoundCount, RuleResult
 from kvbench.spec.engine_metrics import ENGINE_METRICS
@@ -143,6 +143,8 @@ def _guardrail(rule: Rule, judged: _Judged) -> RuleResult:
     if budget:
         parts.append(judge_share(rule, judged.seen, judged.candidate, judged.baseline, asked.levels, judged.grid))
     if rule.metric == "error_rate":
+        if judged.candidate.has(FINISHED) and not judged.candidate.has(FINISHED, reason="error"):
+            return unknown_rule(rule, "guardrail", "is not told: these servers do not count what failed")
         if rule.max_ratio is not None:
             parts.append(unknown_rule(rule, "guardrail", "is rare, so no ratio of it is judged here; give max"))
     elif _is_total(rule):
@@ -239,12 +241,8 @@ def _sources(seen: Observed, judged: _Judged) -> dict[str, dict[str, float | Non
     found: dict[str, dict[str, float | None]] = {}
     for group in judged.groups:
         side = "candidate" if group is judged.candidate else "baseline"
-        tokens: dict[str, float | None] = dict.fromkeys(SOURCES)
-        tokens["computed"] = group.grown(BY_SOURCE, source="local_compute")
-        for tier in ("device", "host", "disk"):
-            tokens[tier] = group.grown(CACHED_BY_SOURCE, source=tier)
-        if tokens["device"] is None:
-            tokens["device"] = group.grown(BY_SOURCE, source="local_cache_hit")
+        tokens: dict[str, float | None] = {source: group.grown(BY_SOURCE, source=source) for source in SOURCES}
+        tokens["computed"] = group.computed_tokens
         found[names[side]] = tokens
     return found
 

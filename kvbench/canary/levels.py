@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvbench.canary.families import (
     BY_SOURCE,
-    CACHED_BY_SOURCE,
+    CACHED,
     DISK_WRITTEN,
     GENERATED,
     HOST_STORED,
     LATENCY_FAMILIES,
     PROMPT,
-    Counter,
-    engine_counters,
+    families_of,
 )
 from kvbench.canary.histogram import edges_of, quantile_bounds
 from kvbench.canary.observed import Observed
@@ -27,13 +25,13 @@ from kvbench.canary.series import Floats, Group
 from kvbench.canary.shares import Levels
 from kvbench.judge import wording
 from kvbench.judge.case import Ruling
-from kvbench.judge.evaluation import DECIDED, Limit, from_logs, limits, status_of, worst
+from kvbench.judge.evaluation import DECIDED, Limit, from_logs, limits, status_of, unknown_rule, worst
 from kvbench.judge.latency import CARRIES_BEYOND
 from kvbench.judge.verdict import Kind, RuleResult, Status
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.rules import LATENCIES, Rule, metric_unit
 
-__all__ = ["Comparison", "judge_levels", "judge_total", "unknown_rule"]
+__all__ = ["Comparison", "judge_levels", "judge_total"]
 
 ELSEWHERE = {
     "output_parity": "compares answers, which metrics do not hold; `kvbench compare` does",
@@ -56,21 +54,6 @@ class Comparison:
     baseline: Group | None
     grid: Grid
     levels: Levels
-
-
-def unknown_rule(rule: Rule, kind: Kind, why: str) -> RuleResult:
-    """A rule about which nothing can be said."""
-    return RuleResult(
-        rule=rule.id,
-        kind=kind,
-        status="unknown",
-        metric=rule.metric,
-        quantile=rule.quantile,
-        class_=rule.class_,
-        unit=metric_unit(rule.metric),
-        limit=next((limit.amount for limit in limits(rule)), None),
-        text=f"{wording.what(rule.metric, rule.quantile, rule.class_, rule.source)} {why}",
-    )
 
 
 def judge_levels(asked: Comparison) -> RuleResult:
@@ -129,21 +112,16 @@ def _figures(asked: Comparison, group: Group, grid: Grid) -> Bounds | None:
             with np.errstate(invalid="ignore", divide="ignore"):
                 values = np.where(everything > 0, tokens / everything, np.nan)
     elif rule.metric in ENGINE_METRICS and ENGINE_METRICS[rule.metric].kind == "gauge":
-        counter = _first(group, engine_counters(rule.metric))
-        values = None if counter is None else levels_in(group.replicas, counter.name, grid)
+        values = levels_in(group.replicas, rule.metric, grid) if group.has(rule.metric) else None
     return None if values is None else (values, values)
 
 
-def _first(group: Group, counters: Sequence[Counter]) -> Counter | None:
-    return next((counter for counter in counters if group.has(counter.name)), None)
-
-
 def _source(group: Group, source: str, grid: Grid) -> Floats | None:
-    if source == "computed":
-        name, label = BY_SOURCE, "local_compute"
-    else:
-        name, label = CACHED_BY_SOURCE, source
-    return growth_in(group.replicas, name, grid, source=label) if group.has(name, source=label) else None
+    if group.has(BY_SOURCE, source=source):
+        return growth_in(group.replicas, BY_SOURCE, grid, source=source)
+    if source == "computed" and group.has(PROMPT) and group.has(CACHED):
+        return growth_in(group.replicas, PROMPT, grid) - growth_in(group.replicas, CACHED, grid)
+    return None
 
 
 def _quantiles(group: Group, rule: Rule, grid: Grid) -> Bounds | None:
@@ -272,22 +250,17 @@ def _total(asked: Comparison, source_tier: str | None) -> float | None:
     rule, group = asked.rule, asked.candidate
     if rule.metric == "promoted_tokens":
         source = rule.source or source_tier
-        if source is None or not group.has(CACHED_BY_SOURCE, source=source):
+        if source is None or not group.has(BY_SOURCE, source=source):
             return None
-        return group.grown(CACHED_BY_SOURCE, source=source)
-    counters = engine_counters(rule.metric)
-    counter = _first(group, counters)
-    if counter is None:
-        return 0.0 if counters and _silent_so_far(group, counters[0].name) else None
-    labels = dict([counter.where]) if counter.where else {}
-    total = group.grown(counter.name, **labels)
-    if total is not None and counter.without is not None:
-        total -= group.grown(counter.name, **dict([counter.without])) or 0.0
-    return total
+        return group.grown(BY_SOURCE, source=source)
+    if not group.has(rule.metric):
+        return 0.0 if _silent_so_far(group, rule.metric) else None
+    return group.grown(rule.metric)
 
 
-def _silent_so_far(group: Group, name: str) -> bool:
+def _silent_so_far(group: Group, metric: str) -> bool:
     """vLLM's tier counters have no sample before their first event; others of the tier show that it is on."""
-    if name.startswith("vllm:kv_offload_tiering_"):
+    families = [mapping.family for mapping in families_of(metric)]
+    if any(family.startswith("vllm:kv_offload_tiering_") for family in families):
         return group.has(DISK_WRITTEN)
-    return name.startswith("vllm:kv_offload_") and group.has(HOST_STORED)
+    return any(family.startswith("vllm:kv_offload_") for family in families) and group.has(HOST_STORED)

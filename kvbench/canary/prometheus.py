@@ -5,6 +5,7 @@ nothing is interpolated, so gaps, resets and restarts stay visible.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvbench.canary.naming import canonical_samples
 from kvbench.canary.reading import Read, ReadFailed
 from kvbench.canary.series import Samples, key_of
 from kvbench.errors import InputError, Where
@@ -84,18 +86,21 @@ class PrometheusReader:
     def read(self, since_s: float, until_s: float, stop: Callable[[], None]) -> Read:
         """Both sides, in pieces of at most `CHUNK_S`."""
         found: dict[str, dict[str, Samples]] = {side: {} for side in self._queries}
-        ends = [*np.arange(since_s + CHUNK_S, until_s, CHUNK_S).tolist(), until_s]
+        # Samples have whole milliseconds and a piece begins behind its first: rounded by themselves, two neighbours
+        # could leave one out between them.
+        since, until = math.floor(1000 * since_s), round(1000 * until_s)
+        ends = [*range(since + round(1000 * CHUNK_S), until, round(1000 * CHUNK_S)), until]
         for side, query in self._queries.items():
             pieces: dict[str, dict[Any, list[tuple[np.ndarray, np.ndarray]]]] = {}
-            begin = since_s
+            begin = since
             for end in ends:
                 stop()
-                length_ms = max(1, round((end - begin) * 1000))
-                for series in self._ask(f"{query}[{length_ms}ms]", {"time": f"{end:.3f}"}):
+                length_ms = max(1, end - begin)
+                for series in self._ask(f"{query}[{length_ms}ms]", {"time": f"{end / 1000:.3f}"}):
                     self._take(series, pieces)
                 begin = end
             for name, by_key in pieces.items():
-                found[side][name] = {key: _joined(parts) for key, parts in by_key.items()}
+                found[side][name] = canonical_samples({key: _joined(parts) for key, parts in by_key.items()})
         return Read(found)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from kvbench.canary.naming import canonical_samples
 from kvbench.canary.prometheus import secret
 from kvbench.canary.reading import Read
 from kvbench.canary.series import Samples, key_of
@@ -29,14 +30,14 @@ def metrics_address(url: str) -> str:
 
 
 def samples_of(text: str, names: tuple[str, ...], t_s: float) -> Samples:
-    """One scrape's samples of these exposed names. ValueError when `text` is no exposition."""
+    """Samples of these exposed names, under canonical ones. ValueError when `text` is no exposition."""
     families = frozenset(_family(name) for name in names)
     found: Samples = {}
     for samples in parse(text, families).families.values():
         for sample in samples:
             if sample.name in names and np.isfinite(sample.value):
                 found[key_of(sample.name, sample.labels)] = (np.array([t_s]), np.array([sample.value]))
-    return found
+    return canonical_samples(found)
 
 
 def _family(name: str) -> str:

@@ -94,8 +94,12 @@ def growth_in(replicas: Iterable[Replica], name: str, grid: Grid, **labels: str)
 
 
 def buckets_in(replicas: Sequence[Replica], metric: str, grid: Grid) -> dict[float, Floats]:
-    """Upper edge → samples at most there in each segment, all replicas together; 0 where nothing was seen."""
-    edges = sorted({edge for replica in replicas for edge in edges_of(replica, metric)})
+    """Upper edge → samples at most there in each segment, all replicas together; 0 where nothing was seen.
+
+    Of edges that not all replicas have, only some would be counted: they are left out.
+    """
+    each = [set(edges) for replica in replicas if (edges := edges_of(replica, metric))]
+    edges = sorted(set.intersection(*each)) if each else []
     return {
         edge: np.nan_to_num(_summed(((replica, bucket_keys(replica, metric, edge)) for replica in replicas), grid))
         for edge in edges

@@ -13,14 +13,15 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kvbench.canary.families import STARTED, UP
+from kvbench.canary.families import BY_SOURCE, CACHED, PROMPT, STARTED, UP
+from kvbench.spec.engine_metrics import ENGINE_METRICS
 
 __all__ = ["Floats", "Group", "Key", "Replica", "Samples", "key_of", "merge"]
 
 Floats = npt.NDArray[np.float64]
 Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]
-"""Exposed name and the labels that are not the target's own, sorted."""
+"""Canonical name, or the exposed one before `naming`, and the labels that are not the target's own, sorted."""
 Samples = dict[Key, tuple[Floats, Floats]]
 """Times and values of each series of one replica, in order of time."""
 
@@ -28,6 +29,9 @@ SAME_START_S = 2.0
 """`process_start_time_seconds` is computed from the boot time and wavers by less than this between scrapes."""
 MISSED = 2.5
 """A step of so many scrape intervals lacks at least one scrape."""
+STALE_INTERVALS = 5.0
+"""Prometheus itself calls a series stale after five minutes; five missed scrapes say so sooner."""
+LEAST_STALE_S = 10.0
 
 
 def key_of(name: str, labels: Mapping[str, str]) -> Key:
@@ -91,6 +95,18 @@ class Replica:
         """The last scrape, whether it brought series or failed."""
         return max((float(times[-1]) for times in (self.t_s, self.down_s) if len(times)), default=-np.inf)
 
+    @property
+    def _patience_s(self) -> float:
+        return max(STALE_INTERVALS * self.interval_s, LEAST_STALE_S)
+
+    def alive_at(self, t_s: float) -> bool:
+        """Whether its last scrape was not long ago."""
+        return bool(len(self.t_s)) and bool(t_s - self.t_s[-1] <= self._patience_s)
+
+    def gone_at(self, t_s: float) -> bool:
+        """Whether nobody even tries to scrape it any more, as with one that was replaced or scaled away."""
+        return bool(t_s - self.last_sign_s > self._patience_s)
+
     def keys(self, name: str, **labels: str) -> list[Key]:
         """Series of this name whose labels have these values."""
         wanted = set(labels.items())
@@ -146,7 +162,7 @@ class Replica:
         """When counters fell."""
         found: list[float] = []
         for key, (t_s, values) in self.samples.items():
-            if key[0].endswith(("_total", "_count", "_bucket")):
+            if _only_grows(key[0]):
                 found += t_s[1:][np.diff(values) < 0].tolist()
         return np.unique(np.asarray(found, dtype=np.float64))
 
@@ -161,6 +177,11 @@ class Replica:
                 kept[key] = (t_s[begin:end], values[begin:end])
         failed = self.failed_s[(self.failed_s > start_s) & (self.failed_s <= end_s)]
         return Replica(self.name, kept, failed)
+
+
+def _only_grows(name: str) -> bool:
+    known = ENGINE_METRICS.get(name)
+    return (known is not None and known.kind == "counter") or name.endswith(("_total", "_count", "_bucket"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,3 +221,10 @@ class Group:
         if not known:
             return None
         return float(sum(np.nansum(replica.grown(replica.keys(name, **labels))) for replica in known))
+
+    @property
+    def computed_tokens(self) -> float | None:
+        """Prompt tokens that were computed; what was not cached, where no server counts them by source."""
+        told = self.grown(BY_SOURCE, source="computed")
+        prompt, cached = self.grown(PROMPT), self.grown(CACHED)
+        return told if told is not None or prompt is None or cached is None else prompt - cached

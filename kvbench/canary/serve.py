@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import socket
+import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,7 @@ from kvbench.dashboards import gate_series as series
 from kvbench.errors import InputError, RunError
 from kvbench.judge.verdict import Outcome
 
-__all__ = ["GateServer", "Seen", "exposed", "parse_address", "verdict_document"]
+__all__ = ["GateServer", "Seen", "exposed", "finite", "parse_address", "verdict_document"]
 
 LOOPBACK = "127.0.0.1"
 POSTED_AT_MOST = 1 << 20
@@ -38,6 +39,7 @@ class Seen:
     reads_done: int = 0
     reads_failed: int = 0
     last_read_s: float | None = None
+    began_s: float = field(default_factory=time.time)
     every_s: float = 15.0
     ended: bool = False
     """The watch is over; the verdict stays."""
@@ -53,7 +55,7 @@ class Seen:
 def parse_address(text: str) -> tuple[str, int]:
     """`9109`, `HOST:PORT`, `[::1]:PORT`. InputError for anything else."""
     host, _, port = text.rpartition(":")
-    if not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not port.isdecimal() or not 0 <= int(port) <= 65535:
         raise InputError(f"--serve: expected PORT or HOST:PORT, got {text!r}")
     return host.strip("[]") or LOOPBACK, int(port)
 
@@ -63,12 +65,17 @@ def verdict_document(verdict: CanaryVerdict) -> dict[str, object]:
     document = verdict.model_dump(mode="json", by_alias=True)
     document.pop("candidates", None)
     first = {key: document.pop(key) for key in ("schema", "verdict", "exit_code")}
-    return {key: _finite(value) for key, value in {**first, **document}.items()}
+    return finite({**first, **document})
+
+
+def finite(document: dict[str, object]) -> dict[str, object]:
+    """With null for what is not finite, which JSON cannot hold."""
+    return {key: _finite(value) for key, value in document.items()}
 
 
 def _finite(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return finite(value)
     if isinstance(value, list):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -87,13 +94,14 @@ def exposed(seen: Seen) -> bytes:
         return Counter(name.removesuffix("_total"), text, ["gate", *labels], registry=registry)
 
     scrapes = counter(series.SCRAPES, "Times that series were asked for.", "selection", "outcome")
-    age = gauge(series.SCRAPE_AGE, "Seconds since series could last be read.", "selection")
+    age = gauge(series.SCRAPE_AGE, "Seconds since series could last be read, or since the gate began.", "selection")
     action = gauge(series.ACTION, "1 for the state of what is done on a breach.", "state")
     for selection in _selections(seen):
         scrapes.labels(seen.gate, selection, "ok").inc(seen.reads_done)
         scrapes.labels(seen.gate, selection, "failed").inc(seen.reads_failed)
-        if seen.last_read_s is not None:
-            age.labels(seen.gate, selection).set(0.0 if seen.ended else time.time() - seen.last_read_s)
+        # Of one that never read anything as well: an alert on its age would not fire for what is not there.
+        since_s = seen.began_s if seen.last_read_s is None else seen.last_read_s
+        age.labels(seen.gate, selection).set(0.0 if seen.ended else time.time() - since_s)
     state = _action_state(seen)
     for each in ("idle", "armed", "dry-run", "fired", "failed"):
         action.labels(seen.gate, each).set(int(each == state))
@@ -101,6 +109,7 @@ def exposed(seen: Seen) -> bytes:
     for outcome in Outcome:
         now = seen.verdict.verdict if seen.verdict is not None else Outcome.INCONCLUSIVE
         verdict.labels(seen.gate, outcome.value).set(int(outcome is now))
+    _rollback(seen, gauge)
     if seen.verdict is not None:
         _rules(seen.gate, seen.verdict, gauge)
         _traffic(seen.gate, seen.verdict, gauge, counter)
@@ -117,6 +126,20 @@ def _action_state(seen: Seen) -> str:
     if hook is not None:
         return {"done": "fired", "begun": "fired"}.get(hook.state, hook.state)
     return "armed" if seen.armed else "idle"
+
+
+def _rollback(seen: Seen, gauge) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - see exposed
+    """Before a hook nothing is waited for, and nothing is exposed."""
+    rollback = seen.verdict.rollback if seen.verdict is not None else None
+    status = gauge(series.ROLLBACK, "1 for how it stands with a part of the rollback.", "part", "status")
+    after = gauge(series.ROLLBACK_AFTER, "Seconds from the hook until a part was so.", "part")
+    if rollback is None:
+        return
+    for name, part in (("tier_off", rollback.tier_off), ("baseline_back", rollback.baseline_back)):
+        for each in ("waiting", "proven", "failed", "unknown"):
+            status.labels(seen.gate, name, each).set(int(each == part.status))
+        if part.after_s is not None:
+            after.labels(seen.gate, name).set(part.after_s)
 
 
 def _rules(gate: str, verdict: CanaryVerdict, gauge) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - see exposed
@@ -187,7 +210,7 @@ class GateServer:
             def do_POST(self) -> None:
                 """The same: Flagger's webhooks post. What they send is not looked at."""
                 length = self.headers.get("Content-Length") or ""
-                self.rfile.read(min(int(length), POSTED_AT_MOST) if length.isdigit() else 0)
+                self.rfile.read(min(int(length), POSTED_AT_MOST) if length.isdecimal() else 0)
                 self.do_GET()
 
             def log_message(self, format: str, *args: object) -> None:
@@ -195,6 +218,11 @@ class GateServer:
 
         class Server(ThreadingHTTPServer):
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """Somebody who hangs up in the middle is no news on the gate's terminal."""
+                if not isinstance(sys.exception(), ConnectionError):
+                    super().handle_error(request, client_address)  # type: ignore[arg-type]
 
         try:
             self._server = Server((host, port), Handler)

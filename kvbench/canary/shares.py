@@ -72,7 +72,7 @@ def _errors(replica: Replica) -> Counts | None:
     if not replica.has(FINISHED):
         return None
     ended = replica.grown(replica.keys(FINISHED))
-    failed = replica.grown(replica.keys(FINISHED, finished_reason="error"))
+    failed = replica.grown(replica.keys(FINISHED, reason="error"))
     refused = np.nan_to_num(replica.grown(replica.keys(REFUSED)))
     over = np.nan_to_num(failed) + refused
     known = ~np.isnan(ended)

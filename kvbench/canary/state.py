@@ -18,13 +18,28 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvbench.canary.reading import Read
 from kvbench.canary.series import Samples, key_of
-from kvbench.canary.verdict import HookResult
+from kvbench.canary.told import ServerSays
+from kvbench.canary.verdict import CanaryVerdict, HookResult, Rollback
 from kvbench.engine.environment import kvbench_home
 from kvbench.errors import InputError, RecordError
 from kvbench.record.atomic import write_text
 from kvbench.spec.canary import Canary
 
-__all__ = ["GateState", "StateStore", "default_directory"]
+__all__ = ["GateState", "ProofState", "StateStore", "default_directory"]
+
+
+class ProofState(BaseModel):
+    """The proof after a hook, under way or over. Unix seconds by the clock of the samples."""
+
+    model_config = ConfigDict(frozen=True)
+
+    before_s: float
+    fired_s: float
+    until_s: float
+    told_before: dict[str, ServerSays] = Field(default_factory=dict)
+    """What the servers declared before the hook."""
+    rollback: Rollback | None = None
+    """What the latest look said."""
 
 
 class GateState(BaseModel):
@@ -38,6 +53,10 @@ class GateState(BaseModel):
     started_s: float
     planned_end_s: float
     fired: HookResult | None = None
+    proof: ProofState | None = None
+    """After what was fired."""
+    breach: CanaryVerdict | None = None
+    """The verdict that called for it, until the proof is over; a gate that was killed meanwhile goes on with it."""
     outcome: str | None = None
     """Of a watch that has ended."""
 
@@ -104,7 +123,8 @@ class StateStore:
 
     def save(self, state: GateState) -> None:
         """On disk before anything else happens."""
-        write_text(self._file, state.model_dump_json(by_alias=True, indent=1) + "\n")
+        # Not by pydantic: it writes null for the open end of an interval.
+        write_text(self._file, json.dumps(state.model_dump(by_alias=True), indent=1) + "\n")
 
     def keep(self, read: Read, t_s: float) -> None:
         """Append one round of scrapes."""
@@ -114,8 +134,10 @@ class StateStore:
         }
         entry = {"t": t_s, "samples": samples, "failed": read.failed}
         try:
-            with self._samples.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+            with self._samples.open("a+b") as file:
+                if _is_cut_off(file):
+                    file.write(b"\n")
+                file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -124,14 +146,14 @@ class StateStore:
             ) from error
 
     def kept(self) -> Iterator[tuple[Read, float]]:
-        """Every round of scrapes in order; a last one that was cut off is left out."""
+        """Every round of scrapes in order; one that was cut off is left out."""
         try:
             with self._samples.open(encoding="utf-8") as file:
                 for line in file:
                     try:
                         entry = json.loads(line)
                     except ValueError:
-                        return
+                        continue
                     yield _read(entry), float(entry["t"])
         except FileNotFoundError:
             return
@@ -139,6 +161,14 @@ class StateStore:
     def close(self) -> None:
         """Let the next gate have it."""
         self._lock.close()
+
+
+def _is_cut_off(file: IO[bytes]) -> bool:
+    """Whether its last line was not written to its end."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 def _rows(samples: Samples) -> list[list[object]]:

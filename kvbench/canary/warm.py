@@ -63,7 +63,7 @@ def _device_filled(replica: Replica, began_s: float) -> float | None:
         blocks, tokens = config.get("num_gpu_blocks", ""), config.get("block_size", "")
         if blocks.isdigit() and tokens.isdigit():
             capacity += int(blocks) * int(tokens)
-    keys = replica.keys(BY_SOURCE, source="local_compute")
+    keys = replica.keys(BY_SOURCE, source="computed")
     if not capacity or not keys:
         return None
     return _reached(replica, replica.level(keys), capacity, began_s)

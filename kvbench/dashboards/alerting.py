@@ -259,6 +259,14 @@ def _gate() -> list[Alert]:
             "A rule is breached beyond doubt; the gate's /verdict says which, and which tier to switch off.",
         ),
         Alert(
+            "KvbenchRollbackNotProven",
+            "page",
+            f'{gate_series.ROLLBACK}{{status=~"failed|unknown"}} == 1',
+            "0m",
+            "gate {{ $labels.gate }}: its hook was run, and {{ $labels.part }} is {{ $labels.status }}",
+            "The tier may still be on, or TTFT not back; the gate's /verdict says what was seen and what was not.",
+        ),
+        Alert(
             "KvbenchGateBlind",
             "ticket",
             f"{gate_series.SCRAPE_AGE} > 120",

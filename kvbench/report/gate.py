@@ -13,9 +13,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvbench.canary.rollback import progress_line
 from kvbench.canary.verdict import CanaryVerdict, ReplicaRow
 from kvbench.judge.verdict import Outcome, RuleResult
 from kvbench.report.plain import plain
+from kvbench.report.rollback import junit_text, rollback_cases, rollback_paragraphs
 from kvbench.report.terminal import STATUS_TONES, TONES
 from kvbench.report.wording import MISSING, STATUSES, show_share
 from kvbench.spec.quantity import show_seconds
@@ -42,7 +44,7 @@ def show_gate(console: Console, verdict: CanaryVerdict) -> None:
     symbol, word, sentence = _headline(verdict)
     console.print(Text.assemble((f"{symbol} {word}", TONES[verdict.verdict]), f": {sentence}"), soft_wrap=True)
     grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=8, style="dim")
+    grid.add_column(width=9, style="dim")
     grid.add_column(overflow="fold")
     for label, sentences in _paragraphs(verdict):
         for number, each in enumerate(sentences):
@@ -63,6 +65,8 @@ def _paragraphs(verdict: CanaryVerdict) -> Iterable[tuple[str, Sequence[str]]]:
         yield "do", [f"disable the {verdict.action.disable_tier} tier: {verdict.action.why}"]
     if verdict.hook is not None:
         yield "hook", [f"{verdict.hook.state}: {verdict.hook.text}"]
+    if verdict.rollback is not None:
+        yield from rollback_paragraphs(verdict.rollback)
     span_s = verdict.window.end - verdict.window.start
     yield (
         "watched",
@@ -131,12 +135,16 @@ class GateView:
             parts = [Text(line, style="bold"), _rules(verdict.rules), _replicas(verdict.replicas)]
             self._live.update(Group(*parts), refresh=True)
             return
-        said = f"{verdict.verdict.value} {failure or ''}"
+        after = verdict.rollback
+        proven = "" if after is None else f"{after.tier_off.status} {after.baseline_back.status}"
+        said = f"{verdict.verdict.value} {failure or ''} {proven}"
         if said != self._said or self._looks % PLAIN_EVERY == 1:
             self._said = said
             self._console.print(Text(line), soft_wrap=True)
 
     def _line(self, verdict: CanaryVerdict, failure: str | None) -> str:
+        if verdict.rollback is not None:
+            return plain(progress_line(verdict.rollback, failure))
         elapsed, planned = (end - verdict.window.start for end in (verdict.window.end, verdict.watch.planned_end))
         state = f"cannot read: {failure}" if failure else verdict.reasons[0]
         return plain(f"{show_seconds(elapsed)} of {show_seconds(planned)}: {verdict.verdict.value} so far; {state}")
@@ -172,13 +180,9 @@ def render_gate_junit(verdict: CanaryVerdict, canary: str) -> str:
         failure.text = "\n".join(map(plain, verdict.reasons))
     for rule in verdict.rules:
         suite.append(_case(rule, verdict, canary))
-    counted = {"tests": "testcase", "failures": "testcase/failure", "skipped": "testcase/skipped"}
-    for element in (suite, root):
-        for count, path in counted.items():
-            element.set(count, str(len(suite.findall(path))))
-        element.set("errors", "0")
-    ET.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+    if verdict.rollback is not None:
+        suite.extend(rollback_cases(verdict.rollback, f"kvbench.{canary}"))
+    return junit_text(root, suite)
 
 
 def _case(rule: RuleResult, verdict: CanaryVerdict, canary: str) -> ET.Element:

@@ -115,6 +115,12 @@ class OnBreach(SpecModel):
     timeout: PositiveSeconds = 60.0
     retries: Annotated[Whole, Field(ge=0, le=10)] = 3
     """Of a POST. A command is run once: only its author knows whether it may run again."""
+    within: PositiveSeconds = 600.0
+    """After it, the tier must be off and TTFT back within this time; engines with large models start in minutes."""
+    steady: PositiveSeconds = 60.0
+    """TTFT is back when it was within its budget, or the baseline's, for so long."""
+    servers: list[Url] = Field(default_factory=list)
+    """The candidate's servers, asked for their configuration and for what their metrics declare."""
 
     @model_validator(mode="after")
     def _fits(self) -> OnBreach:
@@ -124,6 +130,8 @@ class OnBreach(SpecModel):
             raise Misfit((("secret_env",), "signs a post; there is none"))
         if self.armed and self.hook is None and self.post is None:
             raise Misfit((("armed",), "there is nothing to arm; add hook: [argv...] or post: URL"))
+        if self.steady >= self.within:
+            raise Misfit((("steady",), f"cannot be reached within {self.within:g} s"))
         return self
 
 
@@ -164,6 +172,8 @@ class Canary(SpecFile):
                 yield (side,), "needs match: {label: value}, which says whose series these are"
             if self.scrape is not None and selection.match:
                 yield (side, "match"), "servers that are scraped are named in scrape, not by labels"
+        if self.scrape is not None and self.on_breach.servers:
+            yield ("on_breach", "servers"), "servers that are scraped are asked anyway"
         if self.baseline is not None and self.baseline.match and self.baseline.match == self.candidate.match:
             yield ("candidate", "match"), "selects the same series as the baseline"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvbench.canary.naming import canonical_samples
 from kvbench.canary.observed import Observed, Unread
 from kvbench.canary.series import Group, Replica, Samples, key_of
 from kvbench.engine.emulated.counters import FIRST_TOKEN_S
@@ -34,6 +35,8 @@ class Truth:
     fast_s: float = 0.05
     seed: int = 1
     frozen_from: float | None = None
+    off_at: float | None = None
+    """From then on without its host tier."""
 
 
 def replica(name: str, truth: Truth, seconds: float, step_s: float = STEP_S) -> Replica:
@@ -73,16 +76,19 @@ def replica(name: str, truth: Truth, seconds: float, step_s: float = STEP_S) -> 
     count("vllm:admission_rejections_total", 0 * n, reason="max_num_queued_reqs")
     count("vllm:prompt_tokens_total", 200 * n)
     count("vllm:generation_tokens_total", 16 * n)
-    count("vllm:prompt_tokens_cached_total", 100 * n)
-    for source, tokens in (("local_compute", 100), ("local_cache_hit", 60)):
-        count("vllm:prompt_tokens_by_source_total", tokens * n, source=source)
-    for source, tokens in (("device", 60), ("host", 40), ("disk", 0)):
-        count("vllm:prompt_tokens_cached_by_source_total", tokens * n, source=source)
+    with_tier = n if truth.off_at is None else n * (t < truth.off_at)
+    count("vllm:prompt_tokens_cached_total", 60 * n + 40 * with_tier)
+    for source, tokens in (("local_compute", 140 * n - 40 * with_tier), ("local_cache_hit", 60 * n)):
+        count("vllm:prompt_tokens_by_source_total", tokens, source=source)
+    for source, tokens in (("device", 60 * n), ("host", 40 * with_tier), ("disk", 0 * n)):
+        count("vllm:prompt_tokens_cached_by_source_total", tokens, source=source)
+    count("vllm:external_prefix_cache_queries_total", 140 * with_tier)
+    count("vllm:kv_offload_store_bytes_total", 1000 * with_tier)
     add("vllm:num_requests_running", np.where(alive, (n > 0).astype(float), 3.0))
     add("vllm:num_requests_waiting", np.zeros(len(t)))
     started = np.where(np.arange(len(t)) >= again, T0 + t[min(again, len(t) - 1)], T0 - 7200.0)
     samples[key_of("process_start_time_seconds", {})] = (times, started[kept])
-    return Replica(name, samples)
+    return Replica(name, canonical_samples(samples))
 
 
 def group(name: str, *truths: Truth, seconds: float, step_s: float = STEP_S) -> Group:

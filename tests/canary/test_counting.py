@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.canary.histogram import counts_over, quantile_bounds
-from kvbench.canary.segments import Grid, SegmentCounts, choose_grid
+from kvbench.canary.segments import Grid, SegmentCounts, buckets_in, choose_grid
 from kvbench.canary.sequential import FEWEST_SEGMENTS, Plan, boundary, interval, spread_of
 from kvbench.canary.series import Replica, Samples, key_of, merge
 from kvbench.canary.shares import Levels, share_of
 from kvbench.canary.warm import warmth
 
-TTFT = "vllm:time_to_first_token_seconds"
+TTFT = "engine_ttft"
 
 
 def series(name: str, values: list[float], times: list[float] | None = None, **labels: str) -> Samples:
@@ -114,6 +114,24 @@ class TestSegments:
         places, inside = Grid(100, 10, 2).places(np.array([100.0, 100.5, 110.0, 110.5, 120.0, 121.0]))
         assert places[inside].tolist() == [0, 0, 1, 1]
 
+    def test_of_replicas_with_other_edges_are_counted_where_all_have_one(self) -> None:
+        """All requests of one replica took at most 1 s, all of the other 1.2 s, which is the p75 of both."""
+        replicas = [
+            Replica(
+                name,
+                {
+                    **series(TTFT + "_bucket", [0, 100], [0, 10], le=edge),
+                    **series(TTFT + "_bucket", [0, 100], [0, 10], le="2.0"),
+                    **series(TTFT + "_bucket", [0, 100], [0, 10], le="+Inf"),
+                },
+            )
+            for name, edge in (("old", "1.0"), ("new", "1.5"))
+        ]
+        buckets = buckets_in(replicas, "ttft", Grid(0, 10, 1))
+        low, high = quantile_bounds({edge: float(each[0]) for edge, each in buckets.items()}, 0.75) or (9.0, 0.0)
+        assert low <= 1.2 <= high
+        assert list(buckets) == [2.0, math.inf]
+
 
 class TestLookingAgainAndAgain:
     PLAN = Plan(once=False, segments=240)
@@ -176,8 +194,8 @@ class TestWarmth:
         n = len(cached)
         samples = {
             **series(TTFT + "_count", [100.0 * i for i in range(n)]),
-            **series("vllm:prompt_tokens_total", [1000.0 * i for i in range(n)]),
-            **series("vllm:prompt_tokens_cached_total", np.cumsum([1000 * c for c in cached]).tolist()),
+            **series("prompt_tokens", [1000.0 * i for i in range(n)]),
+            **series("cached_tokens", np.cumsum([1000 * c for c in cached]).tolist()),
         }
         return Replica("r", {**samples, **(more or {})})
 
@@ -189,7 +207,7 @@ class TestWarmth:
         assert warmth(self.replica([0, 0.1, 0.3, 0.5, 0.7]), None).since_s is None
 
     def test_comes_when_as_much_was_stored_as_the_host_tier_holds(self) -> None:
-        stored = series("vllm:kv_offload_store_bytes_total", [0, 1e9, 2e9, 3e9, 4e9])
+        stored = series("host_store_bytes", [0, 1e9, 2e9, 3e9, 4e9])
         assert warmth(self.replica([0, 0.1, 0.3, 0.5, 0.7], stored), int(2.5e9)).since_s == 3.0
 
     def test_begins_anew_after_a_restart(self) -> None:

@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvbench.canary.gate import Gate, Look, Times
 from kvbench.canary.reading import Read, ReadFailed
-from kvbench.canary.series import Group
+from kvbench.canary.series import Group, Samples
 from kvbench.canary.state import StateStore
 from kvbench.errors import InputError, RecordError
 from kvbench.judge.verdict import Outcome
 from kvbench.spec.canary import LoadedCanary, load_canary
-from tests.canary.build import T0, Truth, group
+from tests.canary.build import STEP_S, T0, Truth, group
 
 LONG_S = 700.0
 EVERY_S = 30.0
@@ -99,6 +100,24 @@ def loaded(folder: Path, breach: str = "{armed: false}") -> LoadedCanary:
     return load_canary(file)
 
 
+@dataclass
+class Late(Stored):
+    """One in which a sample is there only some time after its own time."""
+
+    by_s: float = 20.0
+
+    def read(self, since_s: float, until_s: float, stop: Callable[[], None]) -> Read:
+        found: dict[str, dict[str, Samples]] = {}
+        for side, each in self.groups.items():
+            found[side] = {replica.name: {} for replica in each.replicas}
+            for replica in each.replicas:
+                for key, (t_s, values) in replica.samples.items():
+                    there = (t_s > since_s) & (t_s <= until_s - self.by_s)
+                    if there.any():
+                        found[side][replica.name][key] = (t_s[there], values[there])
+        return Read(found)
+
+
 @contextmanager
 def gate(
     folder: Path,
@@ -106,11 +125,12 @@ def gate(
     *,
     canary: LoadedCanary | None = None,
     for_s: float = 600.0,
+    every_s: float = EVERY_S,
 ) -> Iterator[Gate]:
     canary = canary or loaded(folder)
     store = StateStore(folder / "state", canary.canary)
     try:
-        yield Gate(canary, reader, store, Times(for_s, EVERY_S), sleep=reader.clock.sleep)
+        yield Gate(canary, reader, store, Times(for_s, every_s), sleep=reader.clock.sleep)
     finally:
         store.close()
 
@@ -150,9 +170,16 @@ class TestAWatch:
         assert len(blind) == 2
         assert "cannot be reached" in blind[0].verdict.reasons[0]
 
+    def test_that_looks_often_gets_what_comes_late(self, tmp_path: Path) -> None:
+        with gate(tmp_path, Late(Clock(), both(GOOD)), for_s=100.0, every_s=5.0) as watched:
+            verdict = watched.watch(lambda _: None)
+            seen = watched.feed.history.group("candidate", "canary").replicas[0].t_s
+        assert verdict.window.end == T0 + 100
+        assert seen.tolist() == np.arange(T0, T0 + 80.1, STEP_S).tolist()
+
     def test_that_never_reads_anything_ends_inconclusive(self, tmp_path: Path) -> None:
         with gate(tmp_path, Stored(Clock(), both(GOOD), down=(0, 1e9)), for_s=60.0) as watched:
-            watched._now = lambda: watched._reader.clock.t  # type: ignore[attr-defined, method-assign]
+            watched.feed.now = lambda: watched._reader.clock.t  # type: ignore[attr-defined, method-assign]
             verdict = watched.watch(lambda _: None)
         assert verdict.verdict is Outcome.INCONCLUSIVE
         assert verdict.exit_code == 3
@@ -199,6 +226,27 @@ class TestAKilledGate:
         with gate(tmp_path, Stored(clock, both(GOOD), looks_back=False)) as again:
             rounds = list(again._store.kept())
         assert len(rounds) == whole.count("\n") == 11
+
+    def test_cut_off_in_a_write_keeps_all_that_comes_after_it(self, tmp_path: Path) -> None:
+        clock = Clock(killed_at=T0 + 100)
+        with (
+            gate(tmp_path, Stored(clock, both(GOOD), looks_back=False)) as watched,
+            pytest.raises(Killed),
+        ):
+            watched.watch(lambda _: None)
+        kept = tmp_path / "state" / "scrapes.jsonl"
+        kept.write_text(kept.read_text() + '{"t": 17')
+        clock.killed_at = T0 + 200
+        with (
+            gate(tmp_path, Stored(clock, both(GOOD), looks_back=False)) as again,
+            pytest.raises(Killed),
+        ):
+            again.watch(lambda _: None)
+        with gate(tmp_path, Stored(clock, both(GOOD), looks_back=False)) as once_more:
+            moments = [t_s for _, t_s in once_more._store.kept()]
+        assert moments[0] == T0
+        assert moments[-1] == pytest.approx(clock.t - EVERY_S, abs=1)
+        assert np.diff(moments).max() <= EVERY_S
 
     def test_with_a_state_that_is_no_state_says_so(self, tmp_path: Path) -> None:
         (tmp_path / "state").mkdir()
@@ -247,7 +295,7 @@ class TestTellingOthers:
             raise Killed
 
         with monkeypatch.context() as patch, gate(tmp_path, Stored(clock, both(BAD)), canary=canary) as watched:
-            patch.setattr("kvbench.canary.gate.fire", killed)
+            patch.setattr("kvbench.canary.acting.fire", killed)
             with pytest.raises(Killed):
                 watched.watch(lambda _: None)
         with gate(tmp_path, Stored(clock, both(BAD)), canary=canary) as again:
@@ -291,7 +339,11 @@ class TestTellingOthers:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         breach = json.dumps(
-            {"post": f"http://127.0.0.1:{server.server_port}/x", "secret_env": "GATE_SECRET", "armed": True}
+            {
+                "post": f"http://127.0.0.1:{server.server_port}/hooks/s3cret-path",
+                "secret_env": "GATE_SECRET",
+                "armed": True,
+            }
         )
         try:
             with gate(tmp_path, Stored(Clock(), both(BAD)), canary=loaded(tmp_path, breach)) as watched:
@@ -302,6 +354,8 @@ class TestTellingOthers:
             thread.join()
         assert verdict.hook is not None
         assert verdict.hook.state == "done"
+        assert "s3cret-path" not in verdict.model_dump_json()
+        assert all("s3cret-path" not in file.read_text() for file in tmp_path.rglob("*.json"))
         assert len(received) == 2
         headers, body = received[-1]
         signed = headers["X-Kvbench-Timestamp"].encode() + b"." + body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -95,6 +96,19 @@ def test_reads_raw_samples_by_replica_and_leaves_out_what_is_no_number(tmp_path:
 def test_asks_for_a_long_time_in_pieces(tmp_path: Path, server: Server) -> None:
     reader(tmp_path, server).read(0.0, 2.5 * CHUNK_S, lambda: None)
     assert [float(query["time"]) for query in server.queries] == [CHUNK_S, 2 * CHUNK_S, 2.5 * CHUNK_S]
+
+
+@pytest.mark.parametrize(("since", "until"), [(0.0004, 2000.0009), (7.9996, 1815.5005), (3.0, 1803.0)])
+def test_leaves_no_moment_out_between_two_pieces(
+    tmp_path: Path, server: Server, since: float, until: float
+) -> None:
+    reader(tmp_path, server).read(since, until, lambda: None)
+    begin = math.floor(1000 * since)
+    for query in server.queries:
+        end, length = round(1000 * float(query["time"])), int(query["query"].rpartition("[")[2].removesuffix("ms]"))
+        assert end - length <= begin
+        begin = end
+    assert begin == round(1000 * until)
 
 
 def test_sends_the_token_and_the_tenant(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import socket
+import struct
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -15,7 +17,7 @@ from rich.console import Console
 
 from kvbench.canary.judge import judge_canary
 from kvbench.canary.serve import GateServer, parse_address, verdict_document
-from kvbench.canary.verdict import CanaryVerdict
+from kvbench.canary.verdict import CanaryVerdict, ProofPart, Rollback
 from kvbench.dashboards import gate_series
 from kvbench.errors import InputError, RunError
 from kvbench.report.gate import GateView, render_gate_junit, render_gate_markdown, show_gate
@@ -30,6 +32,19 @@ def judged(slow: float = 0.001) -> CanaryVerdict:
 
 
 GO, NO_GO = judged(), judged(0.3)
+ROLLED_BACK = NO_GO.model_copy(
+    update={
+        "rollback": Rollback(
+            tier="host",
+            hook_at=0.0,
+            within_s=600.0,
+            at=90.0,
+            ended=False,
+            tier_off=ProofPart(status="proven", after_s=30.0, text="the host tier is off"),
+            baseline_back=ProofPart(status="waiting", text="TTFT is looked at in 20 s"),
+        )
+    }
+)
 
 
 def test_the_document_has_the_keys_of_every_verdict_and_its_window() -> None:
@@ -69,7 +84,12 @@ def test_markdown_is_a_summary_whose_cells_hold_foreign_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "words"), [(GO, "GO: canary may stay"), (NO_GO, "NO_GO: canary must not stay")]
+    ("verdict", "words"),
+    [
+        (GO, "GO: canary may stay"),
+        (NO_GO, "NO_GO: canary must not stay"),
+        (ROLLED_BACK, "✔ proven 30 s after the hook: the host tier is off"),
+    ],
 )
 def test_a_terminal_shows_the_verdict_first(verdict: CanaryVerdict, words: str) -> None:
     out = io.StringIO()
@@ -97,7 +117,7 @@ class TestServing:
         with GateServer("127.0.0.1", 0, "g", every_s=15.0, armed=True) as server:
             assert fetched(f"{server.address}/verdict")[0] == 503
             assert fetched(f"{server.address}/healthz")[0] == 503
-            server.show(replace(server.seen, verdict=NO_GO, reads_done=3, last_read_s=1.0, ended=True))
+            server.show(replace(server.seen, verdict=ROLLED_BACK, reads_done=3, last_read_s=1.0, ended=True))
             status, body = fetched(f"{server.address}/verdict")
             assert (status, json.loads(body)["verdict"]) == (200, "NO_GO")
             assert fetched(f"{server.address}/healthz") == (200, "ok\n")
@@ -109,6 +129,8 @@ class TestServing:
         assert found["kvbench_gate_verdict", ("gate", "g"), ("verdict", "GO")] == 0
         key = ("kvbench_gate_share_over_budget", ("gate", "g"), ("rule", "sustained"), ("stretch", "for"))
         assert found[key] == pytest.approx(0.3, abs=0.1)
+        assert found["kvbench_gate_rollback", ("gate", "g"), ("part", "tier_off"), ("status", "proven")] == 1
+        assert found["kvbench_gate_rollback_after_seconds", ("gate", "g"), ("part", "tier_off")] == 30
         # What the dashboards ask for is what is told.
         names = {value for name, value in vars(gate_series).items() if name.isupper()}
         assert names <= {sample.name for sample in samples}
@@ -119,6 +141,25 @@ class TestServing:
         assert parse_address("[::1]:80") == ("::1", 80)
         with pytest.raises(InputError, match="--serve"):
             parse_address("here")
+        with pytest.raises(InputError, match="--serve"):
+            parse_address("\N{SUPERSCRIPT TWO}")
+
+    def test_says_nothing_of_those_who_hang_up(self, capfd: pytest.CaptureFixture[str]) -> None:
+        with GateServer("127.0.0.1", 0, "g", every_s=15.0, armed=False) as server:
+            port = int(server.address.rpartition(":")[2])
+            for _ in range(3):
+                with socket.create_connection(("127.0.0.1", port)) as caller:
+                    caller.sendall(b"GET /metr")
+                    caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            assert fetched(f"{server.address}/metrics")[0] == 200
+        assert capfd.readouterr().err == ""
+
+    def test_that_has_never_read_anything_tells_for_how_long(self) -> None:
+        with GateServer("127.0.0.1", 0, "g", every_s=15.0, armed=False) as server:
+            server.show(replace(server.seen, began_s=server.seen.began_s - 500.0, reads_failed=33))
+            _, text = fetched(f"{server.address}/metrics")
+        (age,) = next(f for f in text_string_to_metric_families(text) if f.name == gate_series.SCRAPE_AGE).samples
+        assert age.value >= 500
 
     def test_says_when_the_address_is_taken(self) -> None:
         with GateServer("127.0.0.1", 0, "g", every_s=15.0, armed=False) as server:

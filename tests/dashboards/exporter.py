@@ -93,6 +93,8 @@ def gate(step: int) -> str:
         f'kvbench_gate_scrapes_total{{gate="g",selection="candidate",outcome="failed"}} {step}',
         'kvbench_gate_scrape_age_seconds{gate="g",selection="candidate"} 5',
         'kvbench_gate_action{gate="g",state="armed"} 1',
+        'kvbench_gate_rollback{gate="g",part="tier_off",status="proven"} 1',
+        'kvbench_gate_rollback_after_seconds{gate="g",part="tier_off"} 30',
     ]
     return "\n".join(lines) + "\n"
 

@@ -121,4 +121,19 @@ def _sight() -> list[Lines]:
             width=12,
             most=1,
         ),
+        lines(
+            "Rollback",
+            "none",
+            [Query(f"{series.ROLLBACK}{{{GATE}}}", "{{part}} {{status}}")],
+            "After a hook: whether the tier is off and TTFT back. Failed or unknown: somebody must look.",
+            width=12,
+            most=1,
+        ),
+        lines(
+            "Hook to proven",
+            "s",
+            [Query(f"{series.ROLLBACK_AFTER}{{{GATE}}}", "{{part}}")],
+            "How long after the hook it was so.",
+            width=12,
+        ),
     ]  # fmt: skip
