@@ -84,32 +84,35 @@ class Clock:
         read. Bytes of several segments carry the stamp of the last one. Never back in time.
         """
         read = np.array(read_ns, np.int64)
-        real, told = _real_ns(stamps)
-        if len(self._epochs) == 1:
-            at = real - self._offset_ns
-        else:
-            epochs = [self._epochs[bisect_right(self._since_ns, one) - 1] for one in read_ns]
-            told &= np.array([epoch is not None for epoch in epochs])
-            at = real - np.array([epoch or 0 for epoch in epochs], np.int64)
-        told &= at <= read
-        if told.all():
-            self.lags_ns.append(read - at)
-        else:
-            self.unstamped += len(read) - int(told.sum())
-            self.lags_ns.append((read - at)[told])
-            at = np.where(told, at, read)
-        return np.maximum.accumulate(at)
+        packed = b"".join(stamps)
+        if len(self._epochs) == 1 and len(packed) == _TIMESPEC.size * len(read) and all(stamps):  # nearly always
+            at = _real_ns(packed)
+            at -= self._offset_ns
+            lags = read - at
+            if lags.min(initial=0) >= 0:
+                self.lags_ns.append(lags)
+                return np.maximum.accumulate(at)
+        return self._received_in_part(stamps, read_ns, read)
 
-
-def _real_ns(stamps: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The kernel's times on its real-time clock, and which of them are there."""
-    told = np.ones(len(stamps), np.bool_)
-    packed = b"".join(stamps)
-    if len(packed) != _TIMESPEC.size * len(stamps) or not all(stamps):
+    def _received_in_part(
+        self, stamps: Sequence[bytes], read_ns: array[int], read: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """As `received_ns`, where some stamps are not there or cannot be believed."""
         told = np.array([len(stamp) == _TIMESPEC.size for stamp in stamps], np.bool_)
-        packed = b"".join(stamp if len(stamp) == _TIMESPEC.size else _NO_STAMP for stamp in stamps)
-    fields = np.frombuffer(packed, np.dtype("l")).reshape(-1, 2).astype(np.int64, copy=False)
-    return fields[:, 0] * 1_000_000_000 + fields[:, 1], told
+        real = _real_ns(b"".join(stamp if len(stamp) == _TIMESPEC.size else _NO_STAMP for stamp in stamps))
+        epochs = [self._epochs[bisect_right(self._since_ns, one) - 1] for one in read_ns]
+        told &= np.array([epoch is not None for epoch in epochs], np.bool_)
+        at = real - np.array([epoch or 0 for epoch in epochs], np.int64)
+        told &= at <= read
+        self.unstamped += len(read) - int(told.sum())
+        self.lags_ns.append((read - at)[told])
+        return np.maximum.accumulate(np.where(told, at, read))
+
+
+def _real_ns(packed: bytes) -> NDArray[np.int64]:
+    """The kernel's times on its real-time clock, out of one `struct timespec` after the other."""
+    fields = np.frombuffer(packed, np.dtype("l"))
+    return fields[0::2].astype(np.int64) * 1_000_000_000 + fields[1::2]
 
 
 def ask_for_receive_times(sock: socket.socket) -> None:

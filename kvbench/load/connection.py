@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import socket
 import ssl
+from functools import partial
 from time import monotonic_ns
 from typing import Protocol
 
-import httptools
-
 from kvbench.load.clock import ANCILLARY_BYTES, Clock, ask_for_receive_times
 from kvbench.load.exchange import Exchange
-from kvbench.load.framing import Chunked, Framing, FramingError, Sized, UntilClose
+from kvbench.load.framing import READS_AT_ONCE, Framing, FramingError, UntilClose
+from kvbench.load.head import HeadError, HeadReader
 from kvbench.load.outcome import Failure
 
-__all__ = ["Address", "Connection", "Owner"]
+__all__ = ["STREAM_READ_BYTES", "Address", "Connection", "Owner"]
 
 READ_BYTES = 65536
-ERROR_BODY_BYTES = 16384
-"""As much of an answer with an error status is kept; enough for the server's message."""
-HEAD_BYTES = 65536
+STREAM_READ_BYTES = 4096
+"""While an answer streams; memory for it is had faster. Where that was not all, the rest is read at once."""
 SHOWN = 200
-_HEAD_END = re.compile(rb"\n\r?\n")
-_BODYLESS = (204, 304)
 
 
 class Address:
@@ -83,16 +79,24 @@ class Connection:
         """Reads of bodies that are over on this connection."""
         self._message = b""
         self._unsent = memoryview(b"")
-        self._head: _Head | None = None
+        self._head: HeadReader | None = None
         self._body: Framing | None = None
-        """Set while the body of an answer is being received in the clear."""
+        """Set while the body of an answer is being received."""
+        self.streaming: Exchange | None = None
+        """The exchange, while the body of its answer is being received and nothing is to be decrypted: whoever
+        calls `receive_some` may put what it returns aside at once."""
+        self.last_bytes: bytes | tuple[bytes, ...] = b""
+        """Of the body; see there."""
+        self.walk_at = 0
+        """With so many reads of the body it is looked into in any case."""
         self._answered = False
         self._keep = False
         self._unwalked = False
         """`may_be_over` was told and nobody has looked yet."""
         self.sock = socket.socket(address.family, socket.SOCK_STREAM)
         self.fd = self.sock.fileno()
-        self._recvmsg = self.sock.recvmsg
+        self.receive_some = partial(self.sock.recvmsg, STREAM_READ_BYTES, ANCILLARY_BYTES)
+        """One read of the socket, while `streaming`."""
         self.sock.setblocking(False)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ask_for_receive_times(self.sock)
@@ -180,26 +184,30 @@ class Connection:
         self._start(self._message)
 
     def readable(self) -> None:
-        """One read. What belongs to a body is only put aside."""
+        """One read, whatever it brings."""
         try:
-            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
-        except BlockingIOError:
-            return
+            data, ancillary, _, _ = self.sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
         except OSError as error:
-            self._ended(error.strerror or str(error))
+            self.unreadable(error)
             return
+        self.taken(data, ancillary)
+
+    def unreadable(self, error: OSError) -> None:
+        """What the read raised."""
+        if not isinstance(error, BlockingIOError):
+            self._ended(error.strerror or str(error))
+
+    def look_soon(self) -> None:
+        """The body may be over with what was read last."""
+        if not self._unwalked:
+            self._unwalked = True
+            self.owner.may_be_over(self)
+
+    def taken(self, data: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
+        """What the read brought."""
         # The only control message that was asked for is the stamp.
         stamp = ancillary[0][2] if ancillary else b""
-        body, exchange = self._body, self.exchange
-        if body is not None and exchange is not None and data and self._tls is None:
-            # The hot path, once for every read of every stream: as `_received`, without its calls.
-            exchange.reads.append(data)
-            exchange.stamps.append(stamp)
-            exchange.read_ns.append(monotonic_ns())
-            if body.worth_a_walk(data) and not self._unwalked:
-                self._unwalked = True
-                self.owner.may_be_over(self)
-        elif self._tls:
+        if self._tls:
             self._decrypt(data, stamp)
         elif data:
             self._received(data, stamp)
@@ -243,20 +251,25 @@ class Connection:
             exchange.reads.append(data)
             exchange.stamps.append(stamp)
             exchange.read_ns.append(monotonic_ns())
-            if body.worth_a_walk(data):
+            if not body.worth_a_walk(data):
+                return
+            if self.streaming is None:
                 self._walk(exchange, body)
+            else:
+                self.look_soon()
 
     def _begin(self, exchange: Exchange, data: bytes, stamp: bytes) -> None:
         """The head of an answer, or part of it; what follows it begins the body."""
         self._answered = True
         while data:
-            head = self._head = self._head or _Head()
+            reader = self._head = self._head or HeadReader()
             try:
-                data = head.take(data)
-            except httptools.HttpParserError as error:
+                data = reader.take(data)
+            except HeadError as error:
                 self._over(Failure("malformed_event", f"not an HTTP/1.1 response: {error}"))
                 return
-            if not head.complete:
+            head = reader.head
+            if head is None:
                 continue
             self._head = None
             if head.status < 200:  # interim; the answer follows
@@ -265,6 +278,9 @@ class Connection:
             exchange.content_type = head.content_type
             self._keep = head.keep_alive
             body = exchange.framing = self._body = head.framing()
+            self.last_bytes = body.last_bytes
+            self.walk_at = READS_AT_ONCE
+            self.streaming = None if self._tls else exchange
             if data:
                 self._received(data, stamp)
             elif body.over:
@@ -284,6 +300,7 @@ class Connection:
         except FramingError as error:
             self._over(Failure("malformed_event", str(error)))
             return
+        self.walk_at = len(exchange.reads) + READS_AT_ONCE
         if body.over:
             self._over(None, keep=self._keep and not self._unsent and not body.surplus)
 
@@ -343,6 +360,7 @@ class Connection:
     def settle(self) -> int:
         """No more of the answer is read; the time of its last read, now if there was none."""
         self._body = None
+        self.streaming = None
         if self.exchange is None:
             return self.clock.now_ns()
         self.pieces += len(self.exchange.reads)
@@ -353,67 +371,3 @@ class Connection:
         if self.open:
             self.open = False
             self.sock.close()
-
-
-class _Head:
-    """The head of one answer, taken apart by llhttp. Refers to itself through the parser until it is complete."""
-
-    def __init__(self) -> None:
-        self.complete = False
-        self.status = 0
-        self.content_type = ""
-        self.keep_alive = False
-        self._parser: httptools.HttpResponseParser | None = None
-        self._text = b""
-        self._gzipped = self._chunked = False
-        self._length: int | None = None
-
-    def take(self, data: bytes) -> bytes:
-        """Feed it what comes; returns what lies behind the head. HttpParserError when it is none."""
-        if self._parser is None:
-            self._parser = httptools.HttpResponseParser(self)
-        before = len(self._text)
-        self._text += data
-        found = _HEAD_END.search(self._text, max(0, before - 2))
-        end = found.end() - before if found else len(data)
-        try:
-            self._parser.feed_data(data[:end])
-        except httptools.HttpParserUpgrade as error:
-            raise httptools.HttpParserError(f"{error}") from error
-        if len(self._text) > HEAD_BYTES:
-            raise httptools.HttpParserError("its head is longer than 64 KiB")
-        if self.complete:
-            self._parser = None  # nobody collects cycles during a round
-        elif found and self._text.strip():
-            raise httptools.HttpParserError("its head ends too early")
-        return data[end:]
-
-    def framing(self) -> Framing:
-        """How the body is going to end."""
-        limit = None if self.status == 200 else ERROR_BODY_BYTES
-        if self.status in _BODYLESS:
-            return Sized(0)
-        if self._chunked:
-            return Chunked(gzipped=self._gzipped, limit=limit)
-        if self._length is not None:
-            return Sized(self._length, gzipped=self._gzipped, limit=limit)
-        return UntilClose(gzipped=self._gzipped, limit=limit)
-
-    # -- called by the parser ---------------------------------------------------------------------------------
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        key, value = name.lower(), value.strip().lower()
-        if key == b"content-type":
-            self.content_type = value.decode("latin-1")
-        elif key == b"content-encoding":
-            self._gzipped = value in (b"gzip", b"x-gzip")
-        elif key == b"transfer-encoding":
-            self._chunked = value.endswith(b"chunked")
-        elif key == b"content-length":
-            self._length = int(value)
-
-    def on_headers_complete(self) -> None:
-        if self._parser:
-            self.complete = True
-            self.status = self._parser.get_status_code()
-            self.keep_alive = self._parser.should_keep_alive()

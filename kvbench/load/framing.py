@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import zlib
 from abc import ABC, abstractmethod
+from operator import methodcaller
 
-__all__ = ["Chunked", "Framing", "FramingError", "Sized", "UntilClose"]
+__all__ = ["READS_AT_ONCE", "SHORTEST", "Chunked", "Framing", "FramingError", "Sized", "UntilClose"]
 
 READS_AT_ONCE = 64
 """A walk through as many takes some twenty microseconds; it bounds how long the end of a long answer takes."""
+SHORTEST = 4
+"""A read shorter than this may be no more than a part of the bytes that bodies end with."""
 _SIZE_BYTES = 32
 """No chunk's size line is longer than this (extensions included) on the quick way."""
 _LINE_BYTES = 8192
@@ -28,6 +31,10 @@ class FramingError(ValueError):
 
 class Framing(ABC):
     """One body. `pieces` are its contents, content encoding undone; `read_of` says in which read each ended."""
+
+    last_bytes: bytes | tuple[bytes, ...] = b""
+    """A read with which the body may be over ends so, unless it is shorter than `SHORTEST`. For
+    `bytes.endswith`: the empty tuple is no read's end."""
 
     def __init__(self, *, gzipped: bool = False, limit: int | None = None) -> None:
         """`limit`: after as many bytes nothing is kept any more."""
@@ -101,6 +108,8 @@ class Sized(Framing):
 class UntilClose(Framing):
     """As long as the connection lives."""
 
+    last_bytes = ()
+
     def worth_a_walk(self, data: bytes) -> bool:
         return False
 
@@ -110,6 +119,9 @@ class UntilClose(Framing):
 
 class Chunked(Framing):
     """`Transfer-Encoding: chunked` (RFC 9112, section 7.1), with chunk extensions and trailers passed over."""
+
+    # The last bytes of every chunked body are those of a blank line, which hardly any other read ends with.
+    last_bytes = _BLANK_LINE
 
     def __init__(self, *, gzipped: bool = False, limit: int | None = None) -> None:
         super().__init__(gzipped=gzipped, limit=limit)
@@ -121,31 +133,43 @@ class Chunked(Framing):
         self._expect = _SIZE
 
     def worth_a_walk(self, data: bytes) -> bool:
-        # The last bytes of every chunked body are those of a blank line, which hardly any other read ends with.
         self._since_walk += 1
-        return data.endswith(_BLANK_LINE) or len(data) < 4 or self._since_walk >= READS_AT_ONCE
+        at_end = data.endswith(_BLANK_LINE) or len(data) < SHORTEST
+        return at_end or self._since_walk >= READS_AT_ONCE
 
     def _walk(self, reads: list[bytes]) -> None:
         self._since_walk = 0
-        sizes = _SIZES
-        for index in range(self.walked, len(reads)):
-            self.walked = index + 1
-            data = reads[index]
-            at = 0
-            # Nearly every read of a stream is one whole chunk or several: no need to go from line to line.
-            while self._expect == _SIZE and self._plain and not self._line:
-                line_end = data.find(b"\r\n", at, at + _SIZE_BYTES)
-                size = sizes.get(data[at:line_end]) if line_end > 0 else None
-                start = line_end + 2
-                if not size or data[start + size : start + size + 2] != b"\r\n":
-                    break
-                self.pieces.append(data[start : start + size])
-                self.read_of.append(index)
-                at = start + size + 2
-                if at == len(data):
-                    break
-            if at < len(data):
-                self._take(data[at:], index)
+        first = self.walked
+        whole = _whole_chunks(reads[first:]) if self._plain else [b""] * (len(reads) - first)
+        whole.append(b"")
+        while self.walked < len(reads):
+            start = self.walked - first
+            if whole[start] and self._expect == _SIZE and not self._line:
+                stop = whole.index(b"", start)
+                run = zip(reads[self.walked : first + stop], whole[start:stop], strict=True)
+                self.pieces += [data[len(line) : -2] for data, line in run]
+                self.read_of += range(self.walked, first + stop)
+                self.walked = first + stop
+            else:
+                self.walked += 1
+                self._take_chunks(reads[self.walked - 1], self.walked - 1)
+
+    def _take_chunks(self, data: bytes, index: int) -> None:
+        """The next read, of which most are several chunks and no part of another."""
+        at = 0
+        while self._expect == _SIZE and self._plain and not self._line:
+            line_end = data.find(b"\r\n", at, at + _SIZE_BYTES)
+            size = _SIZES.get(data[at:line_end]) if line_end > 0 else None
+            start = line_end + 2
+            if not size or data[start + size : start + size + 2] != b"\r\n":
+                break
+            self.pieces.append(data[start : start + size])
+            self.read_of.append(index)
+            at = start + size + 2
+            if at == len(data):
+                break
+        if at < len(data):
+            self._take(data[at:], index)
 
     def _take(self, data: bytes, index: int) -> None:
         at = 0
@@ -186,6 +210,27 @@ class Chunked(Framing):
 
 
 _SIZE, _DATA, _DATA_END, _TRAILERS = range(4)
+
+_ENDS_A_LINE = methodcaller("endswith", b"\r\n")
+_SIZE_LINES = {size + len(line) + 2: line for size in range(1, 0x1000) if (line := b"%x\r\n" % size)}
+"""What a read begins with that is one chunk and nothing else, by the length of the read."""
+
+
+def _whole_chunks(reads: list[bytes]) -> list[bytes]:
+    """For each read that is one chunk: its size line. Empty for one that is anything else, or looks different.
+
+    Nearly all are. To ask it of many at once takes a quarter of the time.
+    """
+    lines = [
+        _SIZE_LINES.get(len(data)) or data + b"\n" for data in reads
+    ]  # of other lengths, what none begins with
+    if all(map(bytes.startswith, reads, lines)) and all(map(_ENDS_A_LINE, reads)):
+        return lines
+    return [
+        line if data.startswith(line) and data.endswith(b"\r\n") else b""
+        for data, line in zip(reads, lines, strict=True)
+    ]
+
 
 _SIZES: dict[bytes, int] = {}
 """Size lines that were seen and are right, so that each is looked into once."""

@@ -19,9 +19,11 @@ from kvbench.load.client import Client
 from kvbench.load.clock import Clock
 from kvbench.load.exchange import Exchange
 from kvbench.load.figures import Figures
+from kvbench.load.leaks import CanaryFinder
 from kvbench.load.leaving import Leaving
 from kvbench.load.outcome import Failure
 from kvbench.load.plan import LoadPlan
+from kvbench.load.precedence import Standing
 from kvbench.load.recorder import Recorder
 from kvbench.load.rows import Rows, failure_of
 from kvbench.load.stream import Completion, CompletionReader
@@ -98,7 +100,8 @@ class Player:
         self._agenda = Agenda(schedule)
         self._leaving = Leaving(self._client.abort)
         self._zero_ns = clock.now_ns()
-        self._rows = Rows(plan, self._zero_ns)
+        self._canaries = CanaryFinder(schedule.canaries, plan)
+        self._rows = Rows(plan, self._zero_ns, self._canaries)
         self._running: dict[int, Turn] = {}
         self._desk: deque[_Reading] = deque()
         self._primed: list[tuple[Turn, Exchange, Completion]] = []
@@ -108,6 +111,7 @@ class Player:
         self._priming = True
         self._changed = False
         self._passed_over = 0
+        self._standing = Standing()
         self._sent = self._done = self._failed = 0
 
     def stop(self) -> None:
@@ -121,6 +125,7 @@ class Player:
         gc.freeze()
         gc.disable()  # a collection takes tens of milliseconds; nothing that is made per request is part of a cycle
         try:
+            self._standing.begin()
             self._prime()
             self._start()
             self._run()
@@ -153,9 +158,10 @@ class Player:
         """Encode what is due first, then fix time zero and record the priming requests against it."""
         while (turn := self._agenda.take_to_prepare(HORIZON_S)) is not None and not self._stopping:
             self._encode(turn)
+            self._standing.look_if_due(self._clock.now_ns())
         before, now_ns = self._rows, self._clock.now_ns()
         self._zero_ns = self._begin() if self._begin else now_ns + LEAD_NS
-        self._rows = Rows(self._plan, self._zero_ns)
+        self._rows = Rows(self._plan, self._zero_ns, self._canaries)
         for turn, exchange, completion in self._primed:
             turn.intended_s -= before.seconds(self._zero_ns)
             self._record(turn, exchange, completion)
@@ -173,6 +179,7 @@ class Player:
         while True:
             now_ns = self._send_due()
             self._leaving.at(now_ns)
+            self._standing.look_if_due(now_ns)
             if now_ns >= self._tick_ns:
                 self._tick(now_ns)
             if self._stopping:
@@ -192,6 +199,7 @@ class Player:
             now_ns = self._clock.now_ns()
             wait_ns = moment_ns - now_ns
             if self._time_for_work(wait_ns) and self._work(self._rows.seconds(now_ns)):
+                self._work_on(min(self._client.gathering_until_ns, moment_ns - CLOSE_NS))
                 wait_ns = 0
             self.figures.stalled(self._clock.now_ns() - woke_ns)
             self._client.poll(wait_ns, moment_ns)
@@ -200,6 +208,11 @@ class Player:
             if self._changed or self._stopping or woke_ns >= moment_ns:
                 self._client.expire(woke_ns)
                 return
+
+    def _work_on(self, until_ns: int) -> None:
+        """More work, as long as there is no use in looking at the sockets."""
+        while (now_ns := self._clock.now_ns()) < until_ns and self._work(self._rows.seconds(now_ns)):
+            continue
 
     def _time_for_work(self, wait_ns: int) -> bool:
         """Whether work may be done before the next send; now and then also where sending never catches up."""
@@ -217,7 +230,7 @@ class Player:
 
     def _next_moment_ns(self, end_ns: int) -> int:
         """When there is something to do even if nothing arrives."""
-        moment_ns = min(self._tick_ns, end_ns)
+        moment_ns = min(self._tick_ns, self._standing.next_ns, end_ns)
         if (due_s := self._agenda.next_due_s) is not None:
             moment_ns = min(moment_ns, self._zero_ns + int(due_s * 1e9))
         if (deadline_ns := self._client.next_deadline_ns()) is not None:
@@ -250,7 +263,8 @@ class Player:
         while now_ns < until_ns and (turn := self._agenda.take_due(self._rows.seconds(now_ns))) is not None:
             if self._schedule.concurrency is not None:
                 phase = self._schedule.phase_at(turn.intended_s)
-                turn.request = replace(turn.request, phase=phase.name, measured=phase.measured)
+                if (turn.request.phase, turn.request.measured) != (phase.name, phase.measured):
+                    turn.request = replace(turn.request, phase=phase.name, measured=phase.measured)
             self._send(turn, self._zero_ns + int(turn.intended_s * 1e9))
             now_ns = self._clock.now_ns()
         return now_ns
@@ -387,4 +401,6 @@ class Player:
             "connections_opened": float(self._client.connections_opened),
             "resent_on_stale_connection": float(self._client.resent),
             "gc_disabled": 1.0,
+            # Time as ordinary work, because the kernel would have stopped a real-time client that needs so much.
+            "stepped_down_s": self._standing.stepped_down_s,
         }

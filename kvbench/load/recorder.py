@@ -101,8 +101,10 @@ class Recorder:
             self._tokens = _PartFile(out / "tokens.part.arrows", TOKENS)
         except OSError as error:
             raise _refused(out, error) from error
-        # Arrow imports pandas with its first array, which takes a second; that must not happen while load runs.
+        # With its first arrays Arrow imports pandas and numpy.ma, which takes a second; that must not happen while
+        # load runs.
         pa.array([0])
+        pa.array(np.zeros(1))
         self._failure: BaseException | None = None
         self._queue: queue.SimpleQueue[_Rows | tuple[Table, pa.RecordBatch] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)

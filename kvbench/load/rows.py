@@ -9,6 +9,7 @@ import numpy as np
 
 from kvbench.load.agenda import Turn
 from kvbench.load.exchange import Exchange
+from kvbench.load.leaks import CanaryFinder
 from kvbench.load.outcome import Failure, Status
 from kvbench.load.plan import LoadPlan
 from kvbench.load.stream import Completion
@@ -57,9 +58,11 @@ def output_digest(completion: Completion) -> str:
 class Rows:
     """Makes the rows of one round."""
 
-    def __init__(self, plan: LoadPlan, zero_ns: int) -> None:
+    def __init__(self, plan: LoadPlan, zero_ns: int, canaries: CanaryFinder | None = None) -> None:
+        """`canaries` is asked about every answer of a request that has a tenant."""
         self._plan = plan
         self._zero_ns = zero_ns
+        self._canaries = canaries
 
     def seconds(self, at_ns: int) -> float:
         """Monotonic ns → seconds from time zero."""
@@ -93,6 +96,7 @@ class Rows:
             "http_status": exchange.status,
             "ended_s": None if exchange.over_ns is None else self.seconds(exchange.over_ns),
             "multi_token_events": placed.multi_token_events,
+            "foreign_canary": self._canaries.foreign(turn.request.tenant, completion) if self._canaries else None,
         }
 
     def lost(self, request: PlannedRequest, due_s: float) -> dict[str, object]:
@@ -130,6 +134,7 @@ class Rows:
             "repeat_of": request.repeat_of,
             "branch": request.branch,
             "holdout": request.holdout,
+            "tenant": request.tenant,
         }
 
 
@@ -150,5 +155,6 @@ _EMPTY: Mapping[str, object] = dict.fromkeys(
         "http_status",
         "ended_s",
         "multi_token_events",
+        "foreign_canary",
     )
 )

@@ -26,12 +26,17 @@ class EventDecoder:
         self._after_cr = False
         self._fresh = True
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is pending: the next byte begins a line of a new event."""
+        return not (self._rest or self._data or self._after_cr)
+
     def one_each(self, chunks: Sequence[bytes]) -> bytes | None:
         """Where each chunk is exactly one event of one line, as nearly always: their data, separated by commas.
 
         None: it is otherwise, or something is pending; nothing was taken then and the chunks are to be fed.
         """
-        if self._rest or self._data or self._after_cr:
+        if not self.idle:
             return None
         joined = b"".join(chunks)
         # As many line ends as that, two of them at the end of every chunk, leave none for anywhere else.

@@ -220,6 +220,14 @@ def test_several_tokens_in_one_chunk_are_counted_and_share_its_time(tmp_path: Pa
     assert played.row(0)["output_tokens_received"] == 4
 
 
+def test_events_larger_than_a_read_are_read_whole(tmp_path: Path) -> None:
+    big = [scripted.event({"choices": [{"text": "x" * 5_000 * id_, "token_ids": [id_]}]}) for id_ in (1, 2, 3)]
+    with ScriptedServer(scripted.stream(*big, token_event([4], "length"), usage_event(20, 4), DONE)) as server:
+        played = play(schedule(*(request(i, i * 0.02) for i in range(3))), server.url, tmp_path)
+    assert played.requests["status"].tolist() == ["ok"] * 3
+    assert played.requests["output_tokens_received"].tolist() == [4] * 3
+
+
 def test_a_connection_that_sent_more_than_its_answer_is_not_used_again(tmp_path: Path) -> None:
     def talkative(sent: Request, peer: Peer) -> None:
         peer.send(_whole_answer("length") + b"HTTP/1.1 200 OK\r\n")

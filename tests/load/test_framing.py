@@ -78,6 +78,31 @@ def test_every_split_position_of_a_chunked_body(gzipped: bool) -> None:
     assert b"".join(single.pieces) == whole
 
 
+@given(st.lists(st.integers(1, 300), min_size=8, max_size=70), st.lists(st.integers(0, 30_000), max_size=6))
+def test_whole_chunks_with_a_few_that_are_cut_or_came_together(sizes: list[int], cuts: list[int]) -> None:
+    """Given chunks that mostly came one a read, then each is a piece of its own with the number of its read."""
+    chunks = [chunked(b"x" * size)[:-5] for size in sizes]
+    body = b"".join(chunks)
+    seams = {sum(map(len, chunks[:number])) for number in range(1, len(chunks))}
+    for place in cuts:  # a cut inside of a chunk, or one less between two
+        seams ^= {place % len(body)}
+    places = sorted(seams - {0})
+    reads = [body[start:end] for start, end in zip([0, *places], [*places, len(body)], strict=True)]
+    at_once, single = Chunked(), Chunked()
+    at_once.walk(list(reads))
+    for number in range(len(reads)):
+        single.walk(reads[: number + 1])
+    assert (at_once.pieces, at_once.read_of) == (single.pieces, single.read_of)
+    assert b"".join(at_once.pieces) == b"".join(b"x" * size for size in sizes)
+    assert not at_once.over
+
+
+def test_a_stray_line_end_between_chunks_is_no_chunk() -> None:
+    for stray in (b"\n", b"\nabc\r\n", b"\n" + b"x" * 20 + b"\r\n"):
+        with pytest.raises(FramingError):
+            Chunked().walk([b"3\r\nabc\r\n", stray, b"3\r\nabc\r\n"])
+
+
 def test_a_piece_knows_the_read_that_completed_it() -> None:
     body = chunked(EVENT, EVENT)
     middle = len(body) // 2
