@@ -36,6 +36,7 @@ WORKLOAD = Workload.model_validate(
             },
         },
         "repeat": 0.05,
+        "canaries": {"tenants": 4},
         "prime": "each_prefix_once",
         "request_timeout": 30.0,
     }

@@ -132,6 +132,13 @@ TRUTHS = (
         ("parity",),
         {"corrupt_outputs": {"share": 0.5}},
     ),
+    Truth(
+        "leaked-outputs",
+        "one answer in twenty to prompts from a tier is a passage of another prompt",
+        _NO_GO,
+        ("canaries",),
+        {"leaked_outputs": {"share": 0.05}},
+    ),
     Truth("restart", "the candidate's engine restarts", _NO_GO, ("stability",), {"restart": _MIDWAY}),
     Truth("death", "the candidate's engine dies", _NO_GO, ("stability",), {"death": _MIDWAY}),
     Truth(

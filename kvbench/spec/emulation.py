@@ -36,6 +36,8 @@ class Costs(SpecModel):
     request: Seconds = 0.022
     """Before the scheduler sees a request: parsing, and the answer's way back. Takes no engine time. From the TTFT
     of prompts that are on the device (45 to 70 ms) less the step."""
+    request_token: Seconds = 0.0
+    """For each prompt token before the scheduler sees the request: reading and hashing it. Takes no engine time."""
     step: Seconds = 0.007
     """Of every step, whatever is in it. With `sequence`: gaps of 9 to 12 ms for one request alone."""
     sequence: Seconds = 0.002
@@ -44,6 +46,9 @@ class Costs(SpecModel):
     """For each prompt token computed. With `token_context`: 3,072 tokens in 0.42 s, 8,000 in 1.25 s."""
     token_context: Seconds = 8e-9
     """For each pair of a computed prompt token and a token before it (attention)."""
+    cached_context: Seconds = 0.0
+    """For each cached token of a prompt, once, in the step that begins to compute the rest: attention goes back
+    over all of them, however few are computed."""
     load_block: Seconds = 2.5e-4
     """Host to device, for 256 KiB: 24 blocks took some 6 ms more than blocks on the device."""
     store_block: Seconds = 3.0e-4
@@ -53,9 +58,14 @@ class Costs(SpecModel):
     write_block: Seconds = 8.0e-4
     """Host to disk."""
     transfer: Seconds = 5e-4
-    """Of every job on either path, however many blocks it moves."""
+    """Of every job between host and device, however many blocks it moves."""
+    disk_transfer: Seconds = 5e-4
+    """Of every job between host and disk, however many blocks it moves."""
     lookup: Seconds = 1e-3
     """From asking the disk tier for a chunk to its answer."""
+    shared_cores: Fraction = 0.0
+    """Of the server's own work (handling requests, moving blocks), how much takes its time from a step under way:
+    all where the engine computes on every core that does this work, nothing where it computes on a GPU."""
     block_bytes: ByteSize = 262_144
     """KV bytes of one block: 128 tokens of the built-in model `tiny`."""
 
@@ -153,6 +163,10 @@ class Injections(SpecModel):
     corrupt_outputs: Share | None = None
     """A share of the answers to prompts that came from a tier behind the device has other tokens. NO_GO: output
     parity."""
+    leaked_outputs: Share | None = None
+    """A share of the answers to prompts that came from a tier behind the device is a passage of the prompt before
+    it that begins otherwise. NO_GO: canaries, where the workload has them and the other prompt is another
+    tenant's."""
     restart: Restart | None = None
     """Every connection breaks, all tiers but the disk are empty, counters begin anew. NO_GO: stability (INVALID
     when the baseline has it)."""

@@ -75,6 +75,7 @@ def test_an_unknown_truth_is_refused_with_those_that_there_are() -> None:
         ("itl-p95", "stalls"),
         ("errors", "errors"),
         ("parity", "corrupt-outputs"),
+        ("canaries", "leaked-outputs"),
         ("stability", "freeze"),
     ],
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["BadRequest", "Completion", "answer_ids", "block_keys", "parse_completion", "usage"]
+from kvbench.engine.emulated.fates import LEAKED_FROM
+
+__all__ = ["BadRequest", "Completion", "answer_ids", "block_keys", "leaked_ids", "parse_completion", "usage"]
 
 FIRST_ID, LAST_ID = 32, 255
 """Token ids of answers: printable in byte-level vocabularies, and the default range of prompts."""
@@ -85,6 +87,15 @@ def answer_ids(prompt: Sequence[int], count: int, *, corrupt: bool = False) -> l
     size = LAST_ID - FIRST_ID + 1
     ids = [FIRST_ID + (seed[index % 32] + index // 32 * 7) % size for index in range(count)]
     return ids[:1] + [FIRST_ID + (token - FIRST_ID + 1) % size for token in ids[1:]] if corrupt else ids
+
+
+def leaked_ids(prompt: Sequence[int], others: Iterable[Sequence[int]], count: int) -> list[int]:
+    """`count` tokens out of the first of the other prompts that begins otherwise; empty: no such has them."""
+    head = list(prompt[:LEAKED_FROM])
+    for other in others:
+        if list(other[:LEAKED_FROM]) != head and len(other) >= LEAKED_FROM + count:
+            return list(other[LEAKED_FROM : LEAKED_FROM + count])
+    return []
 
 
 def block_keys(tokens: Sequence[int], block_tokens: int) -> list[int]:

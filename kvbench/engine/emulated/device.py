@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import cast
 
 __all__ = ["DeviceBlocks"]
 
@@ -19,21 +20,18 @@ class DeviceBlocks:
 
     def __init__(self, stated_blocks: int) -> None:
         self.capacity = stated_blocks - _NULL_BLOCKS
+        self.free_blocks = self.capacity
+        """Blocks that can be handed out, those that still have content included."""
         self._keys: list[int | None] = [None] * self.capacity
         self._references = [0] * self.capacity
         self._blank = list(range(self.capacity - 1, -1, -1))
         """Free blocks without content; they are handed out before any other."""
-        self._free: OrderedDict[int, None] = OrderedDict()
-        """Free blocks with content, the next to be handed out first."""
+        self._free: OrderedDict[int, int] = OrderedDict()
+        """Free blocks with content and its key, the next to be handed out first."""
         self._cached: dict[int, int] = {}
         """Key to the block that serves hits on it."""
         self._doubles: dict[int, list[int]] = {}
         """Further blocks with the same key: two requests computed it at once."""
-
-    @property
-    def free_blocks(self) -> int:
-        """Blocks that can be handed out, those that still have content included."""
-        return len(self._blank) + len(self._free)
 
     @property
     def used_share(self) -> float:
@@ -42,27 +40,29 @@ class DeviceBlocks:
 
     def leading(self, keys: Sequence[int], most: int) -> list[int]:
         """The blocks that hold the first keys, up to the first that is not there and to `most`."""
-        found: list[int] = []
-        get = self._cached.get
-        for key in keys[:most]:
-            block = get(key)
-            if block is None:
-                break
-            found.append(block)
-        return found
+        cached = self._cached
+        if most <= 0 or not keys or keys[0] not in cached:
+            return []
+        found = list(map(cached.get, keys[:most]))
+        if None in found:
+            del found[found.index(None) :]
+        return cast(list[int], found)
 
     def idle(self, blocks: Sequence[int]) -> int:
         """How many of these count as free now, and no longer once they are taken."""
         references = self._references
-        return sum(1 for block in blocks if references[block] == 0)
+        return [references[block] for block in blocks].count(0)
 
     def take(self, blocks: Sequence[int]) -> None:
         """Refer to blocks that hold what is needed."""
         references, free = self._references, self._free
+        before = len(free)
         for block in blocks:
-            if references[block] == 0:
+            users = references[block]
+            if not users:
                 del free[block]
-            references[block] += 1
+            references[block] = users + 1
+        self.free_blocks -= before - len(free)
 
     def allocate(self, count: int) -> list[int]:
         """Hand out blocks; their old content is gone. The caller has checked `free_blocks`."""
@@ -72,19 +72,21 @@ class DeviceBlocks:
         references = self._references
         for block in blocks:
             references[block] = 1
-        free = self._free
+        pop, keys, cached = self._free.popitem, self._keys, self._cached
+        self.free_blocks -= count
         for _ in range(count - len(blocks)):
-            block, _ = free.popitem(last=False)
-            self._forget(block)
+            block, key = pop(False)
+            keys[block] = None
+            if self._doubles:
+                self._forget(block, key)
+            else:
+                del cached[key]
             references[block] = 1
             blocks.append(block)
         return blocks
 
-    def _forget(self, block: int) -> None:
-        key = self._keys[block]
-        self._keys[block] = None
-        if key is None:
-            return
+    def _forget(self, block: int, key: int) -> None:
+        """The block no longer holds `key`; another one may."""
         doubles = self._doubles.get(key)
         if self._cached.get(key) == block:
             if doubles:
@@ -108,12 +110,14 @@ class DeviceBlocks:
         """A request gives up its blocks. The last goes into the queue first, so heads outlive tails."""
         references, free, content, blank = self._references, self._free, self._keys, self._blank
         for block in reversed(blocks):
-            references[block] -= 1
-            if references[block] == 0:
-                if content[block] is None:
+            references[block] = left = references[block] - 1
+            if not left:
+                key = content[block]
+                if key is None:
                     blank.append(block)
                 else:
-                    free[block] = None
+                    free[block] = key
+        self.free_blocks = len(blank) + len(free)
 
     def reset(self) -> bool:
         """Forget all content; False, and nothing is done, while blocks are in use."""

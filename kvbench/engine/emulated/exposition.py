@@ -28,8 +28,11 @@ class _Family:
     """No sample while it is zero."""
 
 
-def exposition(counters: Counters, sizes: Sizes, *, model: str, created_s: float) -> str:
-    """Prometheus text; `created_s` is the Unix time at which the counters began."""
+def exposition(
+    counters: Counters, sizes: Sizes, *, model: str, created_s: float, started_s: float | None = None
+) -> str:
+    """Prometheus text; `created_s` is the Unix time at which the counters began, `started_s` the process (None: at
+    the same time)."""
     lines: list[str] = []
     common = (("engine", "0"), ("model_name", model))
     for family in _families(counters, sizes):
@@ -42,6 +45,8 @@ def exposition(counters: Counters, sizes: Sizes, *, model: str, created_s: float
                 lines.append(f"vllm:{family.name}{suffix}{_text((*common, *labels))} {float(value)!r}")
     lines.append("# TYPE vllm:prompt_tokens_created gauge")
     lines.append(f"vllm:prompt_tokens_created{_text(common)} {created_s!r}")
+    lines.append("# TYPE process_start_time_seconds gauge")
+    lines.append(f"process_start_time_seconds {created_s if started_s is None else started_s!r}")
     return "\n".join(lines) + "\n"
 
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from kvbench.spec.emulation import Injections
 
-__all__ = ["Fate", "Fates", "chosen"]
+__all__ = ["LEAKED_FROM", "Fate", "Fates", "chosen"]
 
+LEAKED_FROM = 48
+"""A leaked answer is another prompt from this token on: from the fourth block of sixteen."""
 _GOLDEN = 0.6180339887498949
 """Spreads the kinds of faults over the numbers, so that they seldom meet in one request."""
 
@@ -40,6 +42,7 @@ class Fates:
     def __init__(self, injections: Injections) -> None:
         self._injections = injections
         self._promoted = 0
+        self._asked = 0
 
     def of(self, number: int, prompt_tokens: int, output_tokens: int) -> Fate:
         """The fate of a request that asks for so many tokens."""
@@ -76,3 +79,10 @@ class Fates:
             return False
         self._promoted += 1
         return chosen(self._injections.corrupt_outputs.share, self._promoted - 1, 5)
+
+    def leaks(self, promoted_tokens: int) -> bool:
+        """Whether this answer is a passage of another prompt; asked once for each that such a tier served."""
+        if self._injections.leaked_outputs is None or promoted_tokens == 0:
+            return False
+        self._asked += 1
+        return chosen(self._injections.leaked_outputs.share, self._asked - 1, 6)

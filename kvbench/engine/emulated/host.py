@@ -6,7 +6,7 @@ Keys are integers that stand for a chunk's content and everything before it. No 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from kvbench.engine.emulated.policies import make_policy
@@ -61,42 +61,61 @@ class HostChunks:
             self._policy.missed(first)
             access.missed.update(first)
         access.seen.update(to_store, ready)
-        access.reused.update(key for key in ready if key not in access.inserted)
+        access.reused.update(set(ready) - access.inserted)
         if not to_store:
             return [], []
         evicted: list[int] = []
         surplus = len(references) + len(to_store) - self.capacity
         if surplus > 0:
-            found = self._policy.evict(surplus, set(keys), references) if surplus <= self._evictable else None
+            found = self._evict(surplus, set(keys))
             if found is None:
                 return None
             evicted = found
-            self._evictable -= len(evicted)
-            for key in evicted:
-                del references[key]
-        for key in to_store:
-            self._policy.insert(key)
-            references[key] = WRITING
+        self._policy.insert(to_store)
+        references.update(dict.fromkeys(to_store, WRITING))
         access.inserted.update(to_store)
         return to_store, evicted
 
-    def promote(self, key: int, access: Access) -> bool:
-        """`prepare_store` of one chunk that is not here and comes from the tier behind; False: no room."""
+    def promote(self, keys: Sequence[int], access: Access) -> int:
+        """`prepare_store` of chunks that are not here and come from the tier behind, one after the other: for how
+        many there was room."""
+        if not self._policy.bulk:
+            return next((place for place, key in enumerate(keys) if not self._promote(key, access)), len(keys))
+        references = self.references
+        places = self.capacity - len(references)
+        room = min(len(keys), max(places, 0) + self._evictable)
+        tried = keys[: room + 1]
+        access.missed.update(tried)
+        access.seen.update(tried)
+        promoted = keys[:room]
+        if room > places:
+            self._evict(room - places, ())
+        self._policy.insert(promoted)
+        references.update(dict.fromkeys(promoted, WRITING))
+        access.inserted.update(promoted)
+        return room
+
+    def _promote(self, key: int, access: Access) -> bool:
         if key not in access.missed:
             self._policy.missed((key,))
             access.missed.add(key)
         access.seen.add(key)
         references = self.references
-        if len(references) >= self.capacity:
-            found = self._policy.evict(1, (), references) if self._evictable else None
-            if found is None:
-                return False
-            self._evictable -= 1
-            del references[found[0]]
-        self._policy.insert(key)
+        if len(references) >= self.capacity and self._evict(1, ()) is None:
+            return False
+        self._policy.insert((key,))
         references[key] = WRITING
         access.inserted.add(key)
         return True
+
+    def _evict(self, count: int, protected: Collection[int]) -> list[int] | None:
+        """Let so many go; None, and none go, when there are not so many that could."""
+        found = self._policy.evict(count, protected, self.references) if count <= self._evictable else None
+        if found is not None:
+            self._evictable -= len(found)
+            for key in found:
+                del self.references[key]
+        return found
 
     def _count_offers(self, keys: Sequence[int]) -> None:
         offers = self._offers
@@ -128,24 +147,26 @@ class HostChunks:
         """A transfer begins to read them. Without `access` it is the tiers' own and no use by a request."""
         references = self.references
         for key in keys:
-            if references[key] == 0:
+            readers = references[key]
+            if not readers:
                 self._evictable -= 1
-            references[key] += 1
+            references[key] = readers + 1
         if access is not None:
             access.seen.update(keys)
-            access.reused.update(key for key in keys if key not in access.inserted)
+            access.reused.update(set(keys) - access.inserted)
 
     def complete_load(self, keys: Sequence[int]) -> None:
         """The transfer is over."""
         references = self.references
         for key in keys:
-            references[key] -= 1
-            if references[key] == 0:
+            references[key] = left = references[key] - 1
+            if not left:
                 self._evictable += 1
 
     def request_finished(self, keys: Sequence[int], access: Access) -> None:
         """`keys` are the request's chunks from head to tail; those it touched count as used now."""
-        touched = [key for key in keys if key in access.seen]
+        seen = access.seen
+        touched = [key for key in keys if key in seen]
         self._policy.finished(touched, access.inserted - access.reused, access.reused)
 
     def reset(self) -> None:

@@ -69,8 +69,8 @@ class TransferPath(Generic[T]):
         """When the next job is done if none is added; infinite when there is none."""
         if not self._under_way:
             return math.inf
-        left_s = max(self._under_way[0][0] - self._shared_s, 0.0)
-        return self._now_s + left_s * len(self._under_way)
+        left_s = self._under_way[0][0] - self._shared_s
+        return self._now_s + left_s * len(self._under_way) if left_s > 0.0 else self._now_s
 
     def ended(self, now_s: float) -> list[Job[T]]:
         """What is done by `now_s`, in the order of its end; the next in the queues take its place at that time."""

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 __all__ = ["Arc", "Lru", "Policy", "make_policy"]
@@ -17,8 +18,12 @@ References = Mapping[int, int]
 class Policy(Protocol):
     """Order of the chunks in the host tier."""
 
-    def insert(self, key: int) -> None:
-        """A chunk is being written."""
+    def insert(self, keys: Iterable[int]) -> None:
+        """Chunks that are not here are being written."""
+
+    bulk: bool
+    """Whether inserting chunks one after the other, each after an eviction of its own, comes to the same as all
+    evictions and then all of them."""
 
     def remove(self, key: int) -> None:
         """A chunk could not be written."""
@@ -36,12 +41,13 @@ class Policy(Protocol):
 class Lru:
     """Least recently used; within a request the tail counts as used before the head."""
 
+    bulk = True
+
     def __init__(self, capacity: int) -> None:
         self._order: OrderedDict[int, None] = OrderedDict()
 
-    def insert(self, key: int) -> None:
-        self._order[key] = None
-        self._order.move_to_end(key)
+    def insert(self, keys: Iterable[int]) -> None:
+        self._order.update(dict.fromkeys(keys))
 
     def remove(self, key: int) -> None:
         del self._order[key]
@@ -51,17 +57,16 @@ class Lru:
 
     def finished(self, keys: Sequence[int], inserted: Collection[int], reused: Collection[int]) -> None:
         order = self._order
+        move = order.move_to_end
         for key in reversed(keys):
             if key in order:
-                order.move_to_end(key)
+                move(key)
 
     def evict(self, count: int, protected: Collection[int], references: References) -> list[int] | None:
-        chosen: list[int] = []
-        for key in self._order:
-            if len(chosen) == count:
-                break
-            if references[key] == 0 and key not in protected:
-                chosen.append(key)
+        free = (key for key in self._order if not references[key])
+        if protected:
+            free = (key for key in free if key not in protected)
+        chosen = list(islice(free, count))
         if len(chosen) < count:
             return None
         for key in chosen:
@@ -74,6 +79,8 @@ class Arc:
     between chunks seen once and chunks seen again.
     """
 
+    bulk = False
+
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._target = 0.0
@@ -83,10 +90,11 @@ class Arc:
         self._once_ghosts: OrderedDict[int, None] = OrderedDict()
         self._again_ghosts: OrderedDict[int, None] = OrderedDict()
 
-    def insert(self, key: int) -> None:
-        self._once[key] = None
-        self._once_ghosts.pop(key, None)
-        self._again_ghosts.pop(key, None)
+    def insert(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            self._once[key] = None
+            self._once_ghosts.pop(key, None)
+            self._again_ghosts.pop(key, None)
 
     def remove(self, key: int) -> None:
         if key in self._once:

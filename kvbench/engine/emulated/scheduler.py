@@ -12,6 +12,7 @@ import math
 from kvbench.engine.emulated.counters import Counters
 from kvbench.engine.emulated.device import DeviceBlocks
 from kvbench.engine.emulated.noise import Variation
+from kvbench.engine.emulated.pace import LONGEST_STRETCH, Pace, Scheduled
 from kvbench.engine.emulated.request import Request
 from kvbench.engine.emulated.sizes import Sizes
 from kvbench.engine.emulated.tiers import Tiers
@@ -19,26 +20,18 @@ from kvbench.spec.emulation import Emulation, Injections
 
 __all__ = ["EmulatedCore"]
 
-LONGEST_STRETCH = 64
-"""Decode steps taken together at most; the wandering level of the costs is looked up once for them."""
-
-_Scheduled = list[tuple[Request, int]]
-
 
 class EmulatedCore:
     """`submit` requests, `advance` the time, `take_finished`. Between calls nothing happens."""
 
     def __init__(self, sizes: Sizes, emulation: Emulation, injections: Injections, seed: int) -> None:
         self.sizes = sizes
+        self._block_tokens = sizes.block_tokens
         self._costs = emulation.costs
         self._injections = injections
         self._variation = Variation(emulation.noise, seed)
-        slow = injections.slow_steps.factor if injections.slow_steps else 1.0
-        costs = emulation.costs
-        self._step_s, self._sequence_s = costs.step * slow, costs.sequence * slow
-        self._token_s, self._context_s = costs.token * slow, costs.token_context * slow
+        self._pace = Pace(emulation.costs, injections, self._variation)
         self._miscount = injections.miscounted_sources.share if injections.miscounted_sources else 0.0
-        self._stall_at_s = math.inf
         self._on_disk: set[int] = set()
         self.counters = Counters()
         self._begin()
@@ -55,7 +48,7 @@ class EmulatedCore:
         self._finished: list[Request] = []
         self._unsettled: list[Request] = []
         """Finished, and the tiers have not been told yet."""
-        self._step: _Scheduled = []
+        self._step: Scheduled = []
         self._step_ends_s: list[float] = []
         self._frozen = False
         self.next_s = math.inf
@@ -69,10 +62,16 @@ class EmulatedCore:
         if self.tiers is not None:
             self.tiers.prepare(request)
         self._waiting.append(request)
-        if self._injections.stalls is not None and self._stall_at_s == math.inf:
-            self._stall_at_s = now_s + self._injections.stalls.every
+        self._pace.arrived(now_s)
         if not self._step and not self._frozen:
             self.next_s = min(self.next_s, now_s)
+
+    def disturb(self, now_s: float, work_s: float) -> None:
+        """The server works outside its engine for so long; a step on the same cores ends later."""
+        by_s = self._costs.shared_cores * work_s
+        if by_s and self._step and not self._frozen:
+            self._step_ends_s = [end_s + by_s if end_s > now_s else end_s for end_s in self._step_ends_s]
+            self.next_s = self._step_ends_s[-1]
 
     def advance(self, until_s: float, *, stop_at_finish: bool = False) -> None:
         """Let everything happen that happens by `until_s`; nothing may be submitted for an earlier time later."""
@@ -152,7 +151,7 @@ class EmulatedCore:
             self.tiers.arrive(now_s)
         admitted = self._schedule(now_s)
         if self.tiers is not None:
-            after = ((request, request.computed + count) for request, count in self._step)
+            after = [(r, r.computed + count) for r, count in self._step if r.offered < r.storable]
             self.tiers.schedule_ended(after, self._unsettled, now_s)
         self._unsettled.clear()
         if self._step:
@@ -167,7 +166,7 @@ class EmulatedCore:
         """Nothing can be computed before a transfer is done or the disk tier has answered."""
         if self.tiers is None:
             return math.inf
-        if self.tiers.pending_stores:  # of a request that ended: its step is over
+        if self.tiers.pending:  # of a request that ended, or of one that waits: no step is under way
             self.tiers.step_ended(now_s)
         return self._arrival_s(now_s)
 
@@ -175,60 +174,42 @@ class EmulatedCore:
         """When the next transfer or answer of the disk tier is there, as far as is known."""
         if self.tiers is None:
             return math.inf
-        answers = (request.wake_s for request in self._waiting if request.wake_s > now_s)
-        return min(self.tiers.next_end_s(), min(answers, default=math.inf))
+        next_s = self.tiers.next_end_s()
+        for request in self._waiting:
+            if now_s < request.wake_s < next_s:
+                next_s = request.wake_s
+        return next_s
 
     def _begin_step(self, now_s: float, until_s: float, *, decoding: bool) -> None:
         """Fix when the step ends; a stretch of equal decode steps that nothing can disturb is taken as one."""
-        step, variation = self._step, self._variation
-        work_s = self._step_s
-        streams = False
-        for request, count in step:
-            if count == 1 and request.computed >= request.prompt_tokens:
-                work_s += self._sequence_s
-                streams = True
-            else:
-                decoding = False
-                computed = count + request.useless_tokens
-                request.useless_tokens = 0
-                work_s += computed * (self._token_s + self._context_s * (request.computed + count / 2))
-        work_s *= variation.factor(now_s)
-        self._step_ends_s = [self._after(now_s, work_s, variation.single(), streams=streams)]
-        if decoding and len(step) == len(self._running):
+        begun = self._pace.begin(self._step, now_s)
+        if self._costs.shared_cores and self.tiers is not None:
+            more_s = self._costs.shared_cores * self.tiers.work_within(begun.work_s)
+            begun = begun._replace(end_s=begun.end_s + more_s)
+        self._step_ends_s = [begun.end_s]
+        if decoding and not begun.computes and len(self._step) == len(self._running):
             until_s = min(until_s, self._arrival_s(now_s))
-            for _ in range(self._undisturbed_steps() - 1):
-                single = variation.single()
-                following_s = self._after(self._step_ends_s[-1], work_s, single, streams=streams, until_s=until_s)
-                if following_s > until_s:
-                    variation.put_back(single)
-                    break
-                self._step_ends_s.append(following_s)
+            self._step_ends_s += self._pace.go_on(begun, self._undisturbed_steps() - 1, until_s)
             self._claim_blocks(len(self._step_ends_s))
-
-    def _after(
-        self, now_s: float, work_s: float, single: float, *, streams: bool, until_s: float = math.inf
-    ) -> float:
-        """The end of a step; only one in which a stream is under way stalls. Beyond `until_s` it is not taken."""
-        end_s = now_s + work_s * single
-        if streams and end_s >= self._stall_at_s and self._injections.stalls is not None:
-            end_s += self._injections.stalls.by
-            if end_s <= until_s:
-                self._stall_at_s = end_s + self._injections.stalls.every
-        return end_s
 
     def _undisturbed_steps(self) -> int:
         """How many steps of the running requests alone change nothing but their lengths."""
-        if self.tiers is not None and (self.tiers.pending_stores or not self.sizes.prompt_only):
+        if self.tiers is not None and (self.tiers.pending or not self.sizes.prompt_only):
             return 1
-        steps = min(request.output_tokens - request.generated for request in self._running)
-        steps = min(steps, LONGEST_STRETCH)
-        needed = sum(self._missing_blocks(request, request.computed + steps) for request in self._running)
+        steps = LONGEST_STRETCH
+        for request in self._running:
+            steps = min(steps, request.output_tokens - request.generated)
+        needed = 0
+        for request in self._running:
+            if not self._within(request, request.computed + steps):
+                needed += self._missing_blocks(request, request.computed + steps)
         return steps if needed <= self._device.free_blocks else 1
 
     def _claim_blocks(self, steps: int) -> None:
         if steps > 1:
             for request in self._running:
-                self._extend(request, steps)
+                if not self._within(request, request.computed + steps):
+                    self._extend(request, steps)
 
     def _finish_step(self, now_s: float) -> None:
         step, ends_s = self._step, self._step_ends_s
@@ -276,8 +257,8 @@ class EmulatedCore:
         disturbed = False
         while index < len(running) and budget > 0:
             request = running[index]
-            count = min(request.total_tokens - request.computed, budget)
-            if not self._extend(request, count):
+            count = min(request.prompt_tokens + request.generated - request.computed, budget)
+            if not (self._within(request, request.computed + count) or self._extend(request, count)):
                 self._preempt(running.pop())
                 disturbed = True
                 continue
@@ -365,7 +346,7 @@ class EmulatedCore:
             request.registered = len(blocks)
             request.loading = True
             request.cached = hit + behind
-            self.tiers.load(request, len(blocks), behind, now_s)
+            self.tiers.load(request, len(blocks), behind)
             self._count_admission(request, hit)
             if self._injections.useless_hits:
                 request.useless_tokens = behind
@@ -391,6 +372,11 @@ class EmulatedCore:
             for request in (*self._running, *self._waiting)
             if request.loading or (request.own_blocks and request.computed < request.prompt_tokens)
         )
+
+    def _within(self, request: Request, tokens: int) -> bool:
+        """Whether so many tokens end in a block that the request has, and fill none that others cannot hit yet."""
+        block_tokens = self._block_tokens
+        return tokens <= len(request.own_blocks) * block_tokens and tokens // block_tokens <= request.registered
 
     def _missing_blocks(self, request: Request, tokens: int) -> int:
         return max(0, -(-tokens // self.sizes.block_tokens) - len(request.own_blocks))

@@ -14,6 +14,8 @@ import math
 import os
 import sys
 import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,25 +24,29 @@ from kvbench.engine.emulated.answers import (
     Completion,
     answer_ids,
     block_keys,
+    leaked_ids,
     parse_completion,
     usage,
 )
+from kvbench.engine.emulated.configuration import configuration
 from kvbench.engine.emulated.exposition import exposition
 from kvbench.engine.emulated.fates import Fate, Fates
 from kvbench.engine.emulated.http import Connection, Incoming
 from kvbench.engine.emulated.noise import seed_of
 from kvbench.engine.emulated.request import Request
 from kvbench.engine.emulated.scheduler import EmulatedCore
-from kvbench.engine.emulated.sizes import Sizes, emulation_of, sizes_of
+from kvbench.engine.emulated.sizes import emulation_of, sizes_of
 from kvbench.spec.emulation import Injections
 from kvbench.spec.profile import Profile
 
-__all__ = ["VERSION", "EmulatedServer", "configuration", "main"]
+__all__ = ["VERSION", "EmulatedServer", "main"]
 
 LOOPBACK = "127.0.0.1"
 VERSION = "emulated-0.32.0"
 """Of vLLM, whose behaviour is emulated."""
 RESIDUE_TOKENS = 128
+REMEMBERED = 16
+"""Prompts that an answer may leak."""
 _DONE = b"[DONE]"
 
 
@@ -55,32 +61,6 @@ class _Exchange:
     name: str
     ids: list[int] = field(default_factory=list)
     sent: int = 0
-
-
-def configuration(sizes: Sizes, engine_id: str) -> dict[str, object]:
-    """What `/server_info` says, in vLLM's words as far as it has them."""
-    cache: dict[str, object] = {
-        "block_size": sizes.block_tokens,
-        "num_gpu_blocks": sizes.device_blocks,
-        "cache_dtype": "auto",
-        "enable_prefix_caching": True,
-    }
-    transfer: dict[str, object] | None = None
-    if sizes.host_bytes:
-        extra: dict[str, object] = {
-            "cpu_bytes_to_use": sizes.host_bytes,
-            "eviction_policy": sizes.host_policy,
-            "blocks_per_chunk": sizes.blocks_per_chunk,
-        }
-        if sizes.disk:
-            extra["secondary_tiers"] = [{"type": "fs"}]
-        transfer = {
-            "kv_connector": "OffloadingConnector",
-            "kv_role": "kv_both",
-            "engine_id": engine_id,
-            "kv_connector_extra_config": extra,
-        }
-    return {"cache_config": cache, "kv_transfer_config": transfer}
 
 
 class EmulatedServer:
@@ -100,11 +80,14 @@ class EmulatedServer:
         self._label = label
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
-        self._created_s = time.time()
+        self._created_s = self._started_s = time.time()
+        """When the counters began, and when the process did, as far as anybody outside can tell."""
         self._number = 0
         self._live: dict[int, _Exchange] = {}
         self._sources: dict[str, dict[str, int]] = {}
         """What each answered request found cached, by the name that its client gave it."""
+        self._prompts: deque[Sequence[int]] = deque(maxlen=REMEMBERED)
+        """The newest first, where one may leak."""
         self._arriving: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._away_until_s = -math.inf
@@ -173,7 +156,13 @@ class EmulatedServer:
             connection.answer(404, b'{"detail":"Not Found"}')
             return
         self._pump()
-        text = exposition(self._core.read_gauges(), self.sizes, model=self._model, created_s=self._created_s)
+        text = exposition(
+            self._core.read_gauges(),
+            self.sizes,
+            model=self._model,
+            created_s=self._created_s,
+            started_s=self._started_s,
+        )
         connection.answer(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
     def _complete(self, connection: Connection, incoming: Incoming) -> None:
@@ -198,8 +187,11 @@ class EmulatedServer:
         keys = block_keys([*asked.prompt, *ids[:-1]], self.sizes.block_tokens)
         request = Request(number, len(asked.prompt), fate.output_tokens, keys, past_secondary=asked.past_secondary)
         name = incoming.headers.get(b"x-request-id", b"%x" % number).decode("latin-1")
+        if self._injections.leaked_outputs is not None:
+            self._prompts.appendleft(asked.prompt)
         self._live[number] = _Exchange(connection, asked, request, fate, f"cmpl-{name}", ids)
-        heapq.heappush(self._arriving, (self._now_s() + self._costs.request, number))
+        reaches_s = self._now_s() + self._costs.request + self._costs.request_token * len(asked.prompt)
+        heapq.heappush(self._arriving, (reaches_s, number))
         self._pump()
 
     def _strike(self, event: str) -> None:
@@ -222,7 +214,7 @@ class EmulatedServer:
         self._live.clear()
         self._arriving.clear()
         self._core.restart()
-        self._created_s = time.time()
+        self._created_s = self._started_s = time.time()
         if self._injections.restart is not None:
             self._away_until_s = self._now_s() + self._injections.restart.down
 
@@ -260,8 +252,8 @@ class EmulatedServer:
             if times[0] + exchange.fate.held_s > now_s:
                 wake_s = min(wake_s, times[0] + exchange.fate.held_s)
                 continue
-            if exchange.sent == 0 and self._fates.corrupts(exchange.request.promoted_tokens):
-                exchange.ids = answer_ids(exchange.completion.prompt, len(exchange.ids), corrupt=True)
+            if exchange.sent == 0:
+                self._spoil(exchange)
             over = len(times) >= exchange.fate.output_tokens
             if over:
                 del self._live[number]
@@ -281,6 +273,14 @@ class EmulatedServer:
             "host": request.host_tokens,
             "disk": request.disk_tokens,
         }
+
+    def _spoil(self, exchange: _Exchange) -> None:
+        """What is injected into the tokens of an answer, before its first goes out."""
+        prompt, promoted = exchange.completion.prompt, exchange.request.promoted_tokens
+        if self._fates.corrupts(promoted):
+            exchange.ids = answer_ids(prompt, len(exchange.ids), corrupt=True)
+        if self._fates.leaks(promoted):
+            exchange.ids = leaked_ids(prompt, self._prompts, len(exchange.ids)) or exchange.ids
 
     def _stream(self, exchange: _Exchange, count: int, *, over: bool) -> None:
         connection, fate, first = exchange.connection, exchange.fate, exchange.sent

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from kvbench.engine.emulated.fates import Fate
+from kvbench.engine.emulated.fates import LEAKED_FROM, Fate
 from kvbench.engine.emulated.request import Request
 from kvbench.ledger.account import RoundEvidence, account
 from kvbench.load.agenda import Turn
 from kvbench.record.tables import HOST, METRICS, REQUESTS, TOKENS
+from kvbench.workload.canaries import CANARY_TOKENS, CARRIES_TOKENS
 from kvbench.workload.schedule import PlannedRequest
 
 __all__ = ["Answer", "MetricRows", "host_table", "ledger_table", "request_table", "token_table"]
@@ -42,12 +43,24 @@ class Answer:
     http_status: int | None = None
     prompt_digest: str | None = None
     output_digest: str | None = None
+    foreign_canary: int | None = None
     by_tier: dict[str, int] | None = None
     """Cached tokens, of an answer that told how many."""
 
     @classmethod
-    def of(cls, turn: Turn, request: Request, fate: Fate, *, sent_s: float, zero_s: float, corrupt: bool) -> Answer:
-        """An answer that the core has finished; the client sees it as it was injected to be."""
+    def of(
+        cls,
+        turn: Turn,
+        request: Request,
+        fate: Fate,
+        *,
+        sent_s: float,
+        zero_s: float,
+        corrupt: bool,
+        leaked: PlannedRequest | None = None,
+    ) -> Answer:
+        """An answer that the core has finished; the client sees it as it was injected to be. `leaked`: it is a
+        passage of that request's prompt."""
         times = _held(request.times, fate.held_s)
         digest = _digest(turn.pieces)
         error = None
@@ -76,7 +89,8 @@ class Answer:
             finish_reason=None if left or fate.dropped else "stop" if fate.short else request.finish_reason,
             http_status=200,
             prompt_digest=digest,
-            output_digest=None if error or left else "i" + _hash(f"{digest} {len(times)} {corrupt}"),
+            output_digest=None if error or left else "i" + _hash(f"{digest} {len(times)} {corrupt} {leaked}"),
+            foreign_canary=_foreign_canary(turn.request, leaked, len(times)),
         )
         answer._from(zero_s)
         return answer
@@ -169,6 +183,19 @@ def _held(times: array[float], held_s: float) -> array[float]:
     return array("d", [max(t_s, first_s) for t_s in times])
 
 
+def _foreign_canary(planned: PlannedRequest, leaked: PlannedRequest | None, tokens: int) -> int | None:
+    """What the client would find; it looks at answers that have room for a whole canary."""
+    if planned.tenant is None or tokens < CANARY_TOKENS:
+        return None
+    shown = (
+        leaked is not None
+        and leaked.tenant not in (None, planned.tenant)
+        and tokens >= CARRIES_TOKENS - LEAKED_FROM
+        and leaked.segments[0].tokens >= CARRIES_TOKENS
+    )
+    return leaked.tenant if shown and leaked is not None else -1
+
+
 def _digest(pieces: object) -> str:
     """Equal prompts have equal ones; the tokens themselves are never made."""
     return _hash(repr(pieces))
@@ -214,6 +241,8 @@ def request_table(answers: list[Answer], *, round_: int, arm: str) -> pa.Table:
         "multi_token_events": [0] * len(rows),
         "branch": [p.branch for p in plan],
         "holdout": [p.holdout for p in plan],
+        "tenant": [p.tenant for p in plan],
+        "foreign_canary": [a.foreign_canary for a in rows],
     }
     return pa.table(columns, schema=REQUESTS)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import cast
 
 from kvbench.engine.emulated.counters import Counters
 from kvbench.engine.emulated.host import HostChunks
@@ -46,7 +48,12 @@ class Tiers:
             "read": _per_chunk(costs.read_block, sizes, sizes.read_bytes_per_s) * slow,
             "write": _per_chunk(costs.write_block, sizes, None),
         }
-        self._job_s = costs.transfer
+        self._job_s = {
+            "load": costs.transfer,
+            "store": costs.transfer,
+            "read": costs.disk_transfer,
+            "write": costs.disk_transfer,
+        }
         self._lookup_s = max(costs.lookup, _SOONEST_S)
         self._gives = not injections.no_promotions
         self._host_path = TransferPath[Moved]({"load": 1, "store": 1})
@@ -54,17 +61,20 @@ class Tiers:
         self._being_loaded: set[int] = set()
         self._promotions: dict[int, tuple[Request, list[int]]] = {}
         self._stores: list[Moved] = []
+        self._loads: list[Moved] = []
+        self._work_left_s = 0.0
         self.version = 0
         """Rises whenever something has arrived, so that an undecided look-up is worth another try."""
 
     @property
-    def pending_stores(self) -> bool:
-        """Stores that begin at the end of the step."""
-        return bool(self._stores)
+    def pending(self) -> bool:
+        """Whether copies begin at the end of the step."""
+        return bool(self._stores or self._loads)
 
     def next_end_s(self) -> float:
         """When the next transfer is done."""
-        return min(self._host_path.next_end_s(), self._disk_path.next_end_s())
+        host_s, disk_s = self._host_path.next_end_s(), self._disk_path.next_end_s()
+        return host_s if host_s < disk_s else disk_s
 
     # -- looking up -------------------------------------------------------------------------------------------
 
@@ -115,58 +125,80 @@ class Tiers:
         """Leading chunks that are in the host tier; None: some are on their way, or the disk has not answered."""
         if request.asked and now_s >= request.answers_s:
             self._answer(request)
-        references, known = self._host.references, request.known
+        references = self._host.references
         disk = self._sizes.disk and not request.past_secondary
-        hits = 0
+        hits = place = 0
         undecided = False
-        for key in keys:
-            state = references.get(key)
-            if state is None:
-                if not disk:
-                    break
-                there = known.get(key, _NEVER_ASKED)
-                if there is _NEVER_ASKED:
-                    known[key] = None
-                    request.asked.append(key)
-                elif there is not None and not (there and self._promote(request, key)):
-                    break
-                undecided = True
-                hits += there is True
-            else:
-                undecided |= state < 0
-                hits += 1
+        while place < len(keys):
+            states = list(map(references.get, keys[place:]))
+            here = states.index(None) if None in states else len(states)
+            if here:
+                undecided = undecided or min(cast(list[int], states[:here])) < 0
+                hits += here
+                place += here
+            if place == len(keys) or not disk:
+                break
+            away = _leading_none(states[here:])
+            taken, promoted = self._fetch(request, keys[place : place + away])
+            undecided = undecided or taken > 0
+            hits += promoted
+            place += taken
+            if taken < away:
+                break
         if request.asked:
             request.answers_s = min(request.answers_s, now_s + self._lookup_s)
         return None if undecided else hits
 
+    def _fetch(self, request: Request, keys: Sequence[int]) -> tuple[int, int]:
+        """Ask the disk for chunks that are not in the host tier, or begin to promote them: how many come before the
+        first that is nowhere or finds no room, and how many of these are being promoted."""
+        known = request.known
+        taken = hits = 0
+        for there, group in groupby([known.get(key, _NEVER_ASKED) for key in keys]):
+            part = keys[taken : taken + len(list(group))]
+            if there is _NEVER_ASKED:
+                known.update(dict.fromkeys(part))
+                request.asked.extend(part)
+            elif there is not None:
+                promoted = self._promote(request, part) if there else 0
+                hits += promoted
+                if promoted < len(part):
+                    return taken + promoted, hits
+            taken += len(part)
+        return taken, hits
+
     def _answer(self, request: Request) -> None:
-        for key in request.asked:
-            there = key in self.on_disk
-            request.known[key] = there
-            self.counters.chunk_hits += there
-        self.counters.chunk_queries += len(request.asked)
+        there = list(map(self.on_disk.__contains__, request.asked))
+        request.known.update(zip(request.asked, there, strict=True))
+        self.counters.chunk_hits += sum(there)
+        self.counters.chunk_queries += len(there)
         request.asked.clear()
         request.answers_s = math.inf
 
-    def _promote(self, request: Request, key: int) -> bool:
-        """Begin to fetch a chunk from disk; False: the host tier has no room for it."""
-        if not self._host.promote(key, request.access):
+    def _promote(self, request: Request, keys: Sequence[int]) -> int:
+        """Begin to fetch chunks from disk; for how many the host tier has room."""
+        room = self._host.promote(keys, request.access)
+        if room < len(keys):
             self.counters.promotion_drops += 1
-            return False
-        request.from_disk.add(key)
-        self._promotions.setdefault(request.id, (request, []))[1].append(key)
-        return True
+        if room:
+            request.from_disk.update(keys[:room])
+            self._promotions.setdefault(request.id, (request, []))[1].extend(keys[:room])
+        return room
 
     # -- moving -----------------------------------------------------------------------------------------------
 
-    def load(self, request: Request, device_blocks: int, tokens: int, now_s: float) -> None:
-        """Copy what a look-up has found to the device, and note where each token came from."""
+    def load(self, request: Request, device_blocks: int, tokens: int) -> None:
+        """Copy what a look-up has found to the device, and note where each token came from.
+
+        vLLM's workers begin a load after the step in which it was decided, and look for its end right then and
+        after later steps (`start_after_forward`): a busy engine resumes the request a step later than an idle one.
+        """
         chunk = self._sizes.chunk_tokens
         here = device_blocks * self._sizes.block_tokens
         first, end = here // chunk, (here + tokens) // chunk
         keys = request.chunks[first:end]
         if not request.preempted:
-            from_disk = sum(key in request.from_disk for key in keys) * chunk
+            from_disk = len(request.from_disk.intersection(keys)) * chunk
             if keys and keys[0] in request.from_disk:
                 from_disk -= here - first * chunk  # the device holds the beginning of the first chunk
             request.disk_tokens, request.host_tokens = from_disk, tokens - from_disk
@@ -174,11 +206,18 @@ class Tiers:
         self._being_loaded.update(keys)
         request.offered = max(request.offered, end)
         request.jobs += 1
-        self._submit(self._host_path, "load", (request, keys), now_s)
+        self._loads.append((request, keys))
 
     def _submit(self, path: TransferPath[Moved], kind: str, moved: Moved, now_s: float) -> None:
-        work_s = (self._job_s + len(moved[1]) * self._work_s[kind]) * self._variation.factor(now_s)
+        work_s = (self._job_s[kind] + len(moved[1]) * self._work_s[kind]) * self._variation.factor(now_s)
         path.submit(Job(kind, work_s, moved), now_s)
+        self._work_left_s += len(moved[1]) * self._work_s[kind]
+
+    def work_within(self, step_s: float) -> float:
+        """Seconds of moving blocks that fall into a step of this length; what is fixed of a job is waiting."""
+        work_s = min(self._work_left_s, step_s)
+        self._work_left_s -= work_s
+        return work_s
 
     def schedule_ended(
         self, requests: Iterable[tuple[Request, int]], finished: list[Request], now_s: float
@@ -211,17 +250,22 @@ class Tiers:
             self._stores.append((request, prepared[0]))
 
     def step_ended(self, now_s: float) -> None:
-        """Blocks that the step has written can be copied."""
-        for moved in self._stores:
-            self._submit(self._host_path, "store", moved, now_s)
-        self._stores.clear()
+        """Blocks that the step has written can be copied, and what it was to load is loaded."""
+        for kind, copies in (("store", self._stores), ("load", self._loads)):
+            for moved in copies:
+                self._submit(self._host_path, kind, moved, now_s)
+            copies.clear()
 
     def arrive(self, now_s: float) -> None:
         """Take in what was done by now."""
-        for job in self._disk_path.ended(now_s):
-            self._moved_by_disk(job)
-        for job in self._host_path.ended(now_s):
-            self._moved_by_host(job, now_s)
+        if not self._disk_path.empty:
+            for read_or_written in self._disk_path.ended(now_s):
+                self._moved_by_disk(read_or_written)
+        if not self._host_path.empty:
+            for loaded_or_stored in self._host_path.ended(now_s):
+                self._moved_by_host(loaded_or_stored, now_s)
+        if self._disk_path.empty and self._host_path.empty:
+            self._work_left_s = 0.0
 
     def _moved_by_disk(self, job: Job[Moved]) -> None:
         _, keys = job.content
@@ -266,7 +310,15 @@ class Tiers:
         self._being_loaded.clear()
         self._promotions.clear()
         self._stores.clear()
+        self._loads.clear()
+        self._work_left_s = 0.0
         self.version += 1
+
+
+def _leading_none(states: list[int | None]) -> int:
+    if states.count(None) == len(states):
+        return len(states)
+    return next(place for place, state in enumerate(states) if state is not None)
 
 
 def _per_chunk(block_s: float, sizes: Sizes, bytes_per_s: float | None) -> float:

@@ -11,20 +11,20 @@ import heapq
 import math
 from dataclasses import dataclass, replace
 
-from kvbench.engine.emulated.counters import canonical_series
 from kvbench.engine.emulated.fates import Fate, Fates
 from kvbench.engine.emulated.noise import seed_of
+from kvbench.engine.emulated.prompts import Prompts
 from kvbench.engine.emulated.request import Request
 from kvbench.engine.emulated.scheduler import EmulatedCore
+from kvbench.engine.emulated.scrapes import Scrapes
 from kvbench.engine.emulated.simulated import SimulatedRound
 from kvbench.engine.emulated.sizes import emulation_of, sizes_of
-from kvbench.engine.emulated.tables import Answer, MetricRows, host_table, ledger_table, request_table, token_table
-from kvbench.judge.evidence import EngineEvent, ScrapeSummary
+from kvbench.engine.emulated.tables import Answer, host_table, ledger_table, request_table, token_table
+from kvbench.judge.evidence import EngineEvent
 from kvbench.load.agenda import Agenda, Turn
 from kvbench.plan.reuse import expected_sources
 from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.profile import Profile
-from kvbench.workload.blocks import RequestBlocks, block_paths
 from kvbench.workload.schedule import PlannedRequest, Schedule, Segment
 
 __all__ = ["FROZEN_AFTER_S", "SimulatedRound", "simulate"]
@@ -41,8 +41,6 @@ SETTLE_S = 1.0
 """From the last answer to the last scrape, as in a recorded round."""
 
 
-_paths = functools.lru_cache(maxsize=4)(block_paths)
-"""The arms of a pair play the same schedule."""
 _expected = functools.lru_cache(maxsize=16)(expected_sources)
 
 
@@ -71,7 +69,6 @@ class _Sent:
     """A request on its way."""
 
     turn: Turn
-    blocks: RequestBlocks
     request: Request
     fate: Fate
     sent_s: float
@@ -96,14 +93,7 @@ class _Play:
         self._core = EmulatedCore(asked, emulation, injections, seed)
         self._costs = emulation.costs
         self._fates = Fates(injections)
-        paths = _paths(schedule, asked.block_tokens)
-        self._blocks = {blocks.request.id: blocks for blocks in paths.requests}
-        self._first_key: list[int] = []
-        total = 0
-        for count in paths.run_blocks:
-            self._first_key.append(total)
-            total += count
-        self._run_blocks = paths.run_blocks
+        self._prompts = Prompts(schedule, asked.block_tokens)
         self._agenda = Agenda(schedule)
         self._follows = schedule.concurrency is not None or any(r.continues is not None for r in schedule.requests)
         self._number = 0
@@ -118,9 +108,8 @@ class _Play:
         self._gone = False
         self._ends_s = math.inf
         self._events: list[EngineEvent] = []
-        self._metrics = MetricRows(host=asked.host_bytes > 0, disk=asked.disk)
+        self._scrapes = Scrapes(self._core, injections.missing_metrics)
         self._scrape_every_s = scrape_every_s
-        self._expected_scrapes = self._scrapes = 0
 
     # -- the round --------------------------------------------------------------------------------------------
 
@@ -188,8 +177,7 @@ class _Play:
                 self._give_up(moment_s, ended_early=moment_s >= self._ends_s)
                 return
             if moment_s == scrape_s:
-                self._expected_scrapes += 1
-                self._scrapes += self._scrape(moment_s)
+                self._scrapes.look_in_time(moment_s, requests=self._number, away=self._away(moment_s))
                 scrape_s += self._scrape_every_s
             self._send_due(moment_s)
             self._arrive(moment_s)
@@ -215,18 +203,14 @@ class _Play:
 
     def _send(self, turn: Turn, now_s: float) -> _Sent:
         planned = turn.request
-        blocks = self._blocks[planned.id]
-        fate = self._fates.of(self._number, blocks.prompt_tokens, planned.output_tokens)
+        fate = self._fates.of(self._number, self._prompts.tokens(planned), planned.output_tokens)
         self._number += 1
-        keys: list[int] = []
-        for run in blocks.sequence:
-            first = self._first_key[run]
-            keys.extend(range(first, first + self._run_blocks[run]))
-        output_tokens = min(fate.output_tokens, planned.returned_tokens)
-        request = Request(planned.id, blocks.prompt_tokens, output_tokens, keys, past_secondary=planned.holdout)
-        sent = _Sent(turn, blocks, request, fate, now_s)
+        request = self._prompts.request(planned, min(fate.output_tokens, planned.returned_tokens))
+        sent = _Sent(turn, request, fate, now_s)
         self._sent[planned.id] = sent
-        heapq.heappush(self._arriving, (now_s + self._costs.request, self._number, sent))
+        handling_s = self._costs.request + self._costs.request_token * request.prompt_tokens
+        self._core.disturb(now_s, handling_s)
+        heapq.heappush(self._arriving, (now_s + handling_s, self._number, sent))
         heapq.heappush(self._deadlines, (now_s + self._schedule.request_timeout_s, self._number, sent, False))
         if planned.abort_after_s is not None:
             heapq.heappush(self._deadlines, (now_s + planned.abort_after_s, self._number, sent, True))
@@ -241,12 +225,16 @@ class _Play:
             self._strike(number - 1, at_s)
             if sent.over:
                 continue
-            if self._gone or at_s < self._away_until_s:
+            if self._away(at_s):
                 self._fail(sent, "refused: nobody listens", at_s)
             elif sent.fate.error:
                 self._fail(sent, "http_status: 500: injected", at_s, http_status=500)
             else:
                 self._core.submit(sent.request, at_s)
+
+    def _away(self, now_s: float) -> bool:
+        """Whether nobody listens."""
+        return self._gone or now_s < self._away_until_s
 
     def _strike(self, number: int, now_s: float) -> None:
         for event in self._fates.strikes(number):
@@ -298,13 +286,15 @@ class _Play:
         return bool(finished)
 
     def _answered(self, sent: _Sent) -> None:
+        promoted_tokens = sent.request.promoted_tokens
         answer = Answer.of(
             sent.turn,
             sent.request,
             sent.fate,
             sent_s=sent.sent_s,
             zero_s=self._zero_s,
-            corrupt=self._fates.corrupts(sent.request.promoted_tokens),
+            corrupt=self._fates.corrupts(promoted_tokens),
+            leaked=self._prompts.other_than(sent.turn.request) if self._fates.leaks(promoted_tokens) else None,
         )
         self._settle(sent, answer)
 
@@ -326,7 +316,6 @@ class _Play:
             zero_s=self._zero_s,
             http_status=http_status,
         )
-        answer.prompt_tokens = sent.blocks.prompt_tokens
         self._settle(sent, answer)
 
     def _settle(self, sent: _Sent, answer: Answer) -> None:
@@ -349,22 +338,12 @@ class _Play:
         self._core.advance(end_s)
         return end_s
 
-    def _scrape(self, now_s: float) -> bool:
-        """One set of samples; False when /metrics would not have answered."""
-        missing = self._injections.missing_metrics
-        if self._gone or now_s < self._away_until_s or (missing is not None and self._number >= missing.after):
-            return False
-        counters = self._core.read_gauges()
-        series = canonical_series(counters, host=self._asked.host_bytes > 0, disk=self._asked.disk)
-        self._metrics.add(now_s, series)
-        return True
+    def _scrape(self, now_s: float) -> None:
+        """Before the round and after it."""
+        self._scrapes.look(now_s, requests=self._number, away=self._away(now_s))
 
     def _result(self) -> SimulatedRound:
         sizes, injected = self._asked, self._injections
-        missing = injected.missing_metrics
-        missed = self._expected_scrapes - self._scrapes
-        vanished = missing is not None and missing.after > 0 and missed > 0
-        supported = missing is None or missing.after > 0
         sources = _expected(
             self._schedule,
             block_tokens=sizes.block_tokens,
@@ -380,17 +359,10 @@ class _Play:
             requests=requests,
             ledger=ledger_table(requests, self._answers, self._profile.tier_names),
             tokens=token_table(self._answers),
-            metrics=self._metrics.table(self._zero_s),
+            metrics=self._scrapes.table(self._zero_s),
             host=host_table(self._schedule.duration_s),
             events=events,
-            scrapes=ScrapeSummary(
-                expected=self._expected_scrapes,
-                succeeded=self._scrapes,
-                longest_gap_ours_s=0.0,
-                engine_stalled=0 if vanished or not supported else missed,
-                supported=supported,
-                vanished=vanished,
-            ),
+            scrapes=self._scrapes.summary(),
             capacities={
                 "block_tokens": float(sizes.block_tokens),
                 "device_blocks": float(sizes.device_blocks),
