@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from kvbench.errors import InputError
 from kvbench.spec.workload import Workload
 from kvbench.workload.arrivals import MOST_REQUESTS, arrival_times
+from kvbench.workload.canaries import Tenants, check_canaries
 from kvbench.workload.classes import ClassSource, make_classes
 from kvbench.workload.conversation import Conversation, Turn
 from kvbench.workload.holdout import with_holdout
@@ -95,8 +96,9 @@ def schedule_of(
         requests=tuple(_number(starts, phases, first_id=len(prime))),
         concurrency=concurrency,
         request_timeout_s=workload.request_timeout,
+        canaries=Tenants.of_round(workload, round_index).canaries,
     )
-    return with_holdout(_checked(schedule, max_model_len), workload)
+    return with_holdout(check_canaries(_checked(schedule, max_model_len)), workload)
 
 
 def _checked(schedule: Schedule, max_model_len: int | None) -> Schedule:
@@ -222,6 +224,7 @@ def _planned(
         branch=turn.branch,
         abort_after_tokens=turn.leaves.after_tokens if turn.leaves else None,
         abort_after_s=turn.leaves.after_s if turn.leaves else None,
+        tenant=start.conversation.tenant,
     )
 
 
@@ -236,7 +239,9 @@ def _prime(workload: Workload, round_index: int, sources: Mapping[str, ClassSour
     ]
     members.sort(key=lambda entry: entry[0], reverse=True)
     suffixes = Identities(workload.seed, workload.name, round_index, "prime")
+    tenants = Tenants.of_round(workload, round_index)
     for id_, (_, class_, member, prefix) in enumerate(members):
+        tenant = sources[class_].owner(member)
         yield PlannedRequest(
             id=id_,
             phase="prime",
@@ -247,10 +252,11 @@ def _prime(workload: Workload, round_index: int, sources: Mapping[str, ClassSour
             intended_s=None,
             think_s=0.0,
             continues=None,
-            segments=(prefix, Segment(suffixes(id_), _PRIME_SUFFIX_TOKENS)),
+            segments=tenants.mark((prefix, Segment(suffixes(id_), _PRIME_SUFFIX_TOKENS)), tenant),
             output_tokens=1,
             prefix=member,
             repeat_of=None,
+            tenant=tenant,
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kvbench.errors import InputError
 from kvbench.spec.workload import Class, Compact, Workload
+from kvbench.workload.canaries import NOBODY, Tenants
 from kvbench.workload.conversation import Conversation, Turn
 from kvbench.workload.lengths import length_sampler, think_sampler
 from kvbench.workload.pools import make_pool
@@ -25,9 +26,19 @@ class ClassSource:
     """Makes the conversations of one class, one after the other."""
 
     def __init__(
-        self, class_: Class, pool: tuple[Segment, ...], think_scale: float, seed: int, *label: str | int
+        self,
+        class_: Class,
+        pool: tuple[Segment, ...],
+        think_scale: float,
+        seed: int,
+        *label: str | int,
+        tenants: Tenants = NOBODY,
+        first_owner: int = 0,
     ) -> None:
+        """`first_owner` moves the tenants of pools, so that the favourites of all classes are not of one tenant."""
         self.pool = pool
+        self._tenants = tenants
+        self._first_owner = first_owner
         self._is_session = class_.turns is not None
         self._turns = length_sampler(class_.turns or 1, Stream(seed, *label, "turns"))
         self._think = think_sampler(class_.think, think_scale, Stream(seed, *label, "think"))
@@ -60,7 +71,13 @@ class ClassSource:
             turns.append(self._turn(slot, context, place))
             last = len(turns) - 1
             context_tokens = turns[last].tokens + (0 if rewritten else context_tokens)
-        return Conversation(prefix, self._is_session, tuple(turns))
+        tenant = self.owner(slot if prefix is None else prefix)
+        marked = (replace(turn, segments=self._tenants.mark(turn.segments, tenant)) for turn in turns)
+        return Conversation(prefix, self._is_session, tuple(marked) if tenant is not None else tuple(turns), tenant)
+
+    def owner(self, place: int) -> int | None:
+        """The tenant of a member of the pool; where there is none, of a conversation."""
+        return self._tenants.owner(self._first_owner + place)
 
     def _turn(self, slot: int, context: tuple[Segment, ...], place: Turn) -> Turn:
         """The turn at this place, with what it says and is asked for."""
@@ -88,7 +105,8 @@ def make_classes(
     InputError when a pool cannot be made, or a compacted context is to be shorter than a prefix.
     """
     sources: dict[str, ClassSource] = {}
-    for name, class_ in workload.classes.items():
+    tenants = Tenants.of_round(workload, round_index)
+    for number, (name, class_) in enumerate(workload.classes.items()):
         label = (workload.name, round_index, "class", name)
         pool = (
             make_pool(
@@ -108,5 +126,7 @@ def make_classes(
                 f"class {name!r} compacts to {class_.compact.to_tokens} tokens, but a prefix has {longest}",
                 do="make compact.to_tokens larger than the longest prefix, which stays",
             )
-        sources[name] = ClassSource(class_, pool, workload.think_scale, workload.seed, *label)
+        sources[name] = ClassSource(
+            class_, pool, workload.think_scale, workload.seed, *label, tenants=tenants, first_owner=number
+        )
     return sources

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kvbench.workload.schedule import Segment
@@ -69,6 +69,7 @@ class Conversation:
     prefix: int | None
     is_session: bool
     turns: tuple[Turn, ...]
+    tenant: int | None = None
 
     @property
     def fastest_s(self) -> float:
@@ -77,4 +78,4 @@ class Conversation:
 
     def first_turn(self) -> Conversation:
         """The same conversation, ended after its first request."""
-        return Conversation(self.prefix, self.is_session, self.turns[:1])
+        return replace(self, turns=self.turns[:1])

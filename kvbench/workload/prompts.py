@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.errors import InputError
+from kvbench.workload.canaries import CANARY_TOKENS, EVERY_TOKENS, OFFSET_TOKENS
 from kvbench.workload.schedule import PlannedRequest, Segment
 
 __all__ = ["Ids", "PromptWriter", "prompt_digest", "text_digest"]
@@ -59,7 +60,11 @@ class PromptWriter:
         words >>= np.uint64(32)
         words += low
         ids[1::2] = words
-        return ids[: segment.tokens]
+        ids = ids[: segment.tokens]
+        if segment.canary is not None and segment.tokens > OFFSET_TOKENS:
+            for place, token in enumerate(self.segment_ids(Segment(segment.canary, CANARY_TOKENS)), OFFSET_TOKENS):
+                ids[place::EVERY_TOKENS] = token
+        return ids
 
     def prompt_ids(self, request: PlannedRequest, carried_tokens: Sequence[int] | Ids = ()) -> Ids:
         """The whole prompt: what the session carries (last prompt and what it returned), then its own segments."""

@@ -21,6 +21,8 @@ class Segment:
 
     identity: int
     tokens: int
+    canary: int | None = None
+    """Identity of the canary text that stands in it (see `canaries`); equal identities have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class PlannedRequest:
     """The user leaves so long after the intended time; None: not after a time."""
     holdout: bool = False
     """Sent past the tiers behind the host, where the arm has one: what it would have been without them."""
+    tenant: int | None = None
+    """Whose it is; all that it says has the tenant's canary in it. None: the workload has no canaries."""
 
     @property
     def own_prompt_tokens(self) -> int:
@@ -106,6 +110,8 @@ class Schedule:
     sent.
     """
     request_timeout_s: float
+    canaries: tuple[int, ...] = ()
+    """Identity of each tenant's canary text."""
 
     @property
     def duration_s(self) -> float:

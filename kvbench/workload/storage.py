@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ _TABLE = pa.schema(
         ("abort_after_tokens", pa.int64()),
         ("abort_after_s", pa.float64()),
         ("holdout", pa.bool_()),
+        ("tenant", pa.int64()),
     ]
 )
 """`identities` and `tokens` are the segments of a request."""
@@ -77,9 +78,16 @@ def read_schedule(path: Path) -> Schedule:
         raise RecordError(f"{path} is a schedule of another kvbench version", do="use that version, or start anew")
     phases = tuple(PhaseSpan(**phase) for phase in head.pop("phases"))
     primes: list[bool] = table.column("prime").to_pylist()
-    requests = list(_requests(table))
+    canaries = head.pop("canaries", [])
+    requests = list(_requests(table, canaries))
     count = sum(primes)
-    return Schedule(phases=phases, prime=tuple(requests[:count]), requests=tuple(requests[count:]), **head)
+    return Schedule(
+        phases=phases,
+        prime=tuple(requests[:count]),
+        requests=tuple(requests[count:]),
+        canaries=tuple(canaries),
+        **head,
+    )
 
 
 def schedule_digest(schedule: Schedule) -> str:
@@ -103,21 +111,21 @@ def _head(schedule: Schedule) -> dict[str, object]:
         "phases": [asdict(phase) for phase in schedule.phases],
         "concurrency": schedule.concurrency,
         "request_timeout_s": schedule.request_timeout_s,
+        **({"canaries": list(schedule.canaries)} if schedule.canaries else {}),
     }
 
 
-def _requests(table: pa.Table) -> Iterator[PlannedRequest]:
-    segments = (
-        tuple(Segment(identity, tokens) for identity, tokens in zip(identities, lengths, strict=True))
-        for identities, lengths in zip(
-            table.column("identities").to_pylist(), table.column("tokens").to_pylist(), strict=True
-        )
-    )
+def _requests(table: pa.Table, canaries: Sequence[int]) -> Iterator[PlannedRequest]:
+    """A request's segments have its tenant's canary, all of them, so the file does not repeat it."""
+    contents = zip(table.column("identities").to_pylist(), table.column("tokens").to_pylist(), strict=True)
     options = _options(table)
-    for own, row in zip(
-        segments, zip(*(table.column(name).to_pylist() for name in _PLAIN), strict=True), strict=True
-    ):
-        yield PlannedRequest(segments=own, **dict(zip(_PLAIN, row, strict=True)), **next(options))
+    rows = zip(*(table.column(name).to_pylist() for name in _PLAIN), strict=True)
+    for (identities, lengths), row in zip(contents, rows, strict=True):
+        own = next(options)
+        tenant = own.get("tenant")
+        canary = None if tenant is None else canaries[tenant]
+        segments = tuple(Segment(*one, canary) for one in zip(identities, lengths, strict=True))
+        yield PlannedRequest(segments=segments, **dict(zip(_PLAIN, row, strict=True)), **own)
 
 
 def _options(table: pa.Table) -> Iterator[dict[str, Any]]:

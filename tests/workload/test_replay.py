@@ -190,12 +190,14 @@ def test_the_path_is_relative_to_the_workloads_file_and_classes_may_be_left_out(
     assert Workload.model_validate_json(spec.model_dump_json(by_alias=True)) == spec
 
 
-def test_lengths_of_a_class_have_no_effect_and_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["turns", "suffix_tokens", "output_tokens", "weight"])
+def test_lengths_of_a_class_have_no_effect_and_are_refused(tmp_path: Path, key: str) -> None:
     file = tmp_path / "workload.yaml"
     file.write_text(
-        "name: w\narrivals: {trace: {path: t.jsonl}}\nphases: [{name: p, for: 10s}]\nclasses:\n  c: {turns: 3}\n"
+        f"name: w\narrivals: {{trace: {{path: t.jsonl}}}}\nphases: [{{name: p, for: 10s}}]\nclasses:\n"
+        f"  c: {{{key}: 3}}\n"
     )
-    with pytest.raises(InputError, match=r"workload.yaml:5: classes.c.turns: has no effect: the trace says it"):
+    with pytest.raises(InputError, match=rf"workload.yaml:5: classes.c.{key}: has no effect: the trace says it"):
         load_workload(file)
 
 
