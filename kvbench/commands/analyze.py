@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from kvbench.commands.options import Json
-from kvbench.report.streams import people, print_document, say
+from kvbench.commands import options
+from kvbench.commands.answer import answer
+from kvbench.report.streams import people, say
 
 __all__ = ["EXAMPLES", "analyze"]
 
@@ -21,14 +22,7 @@ EXAMPLES = (
 
 def analyze(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or the folder of a recorded run.")],
-    format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="mooncake, sessions, bailian, weka, azure, burstgpt, requests (OpenAI, vLLM) or kvbench (a run).",
-            show_default="recognised",
-        ),
-    ] = None,
+    format_: options.TraceFormat = None,
     block_tokens: Annotated[
         int | None,
         typer.Option("--block-tokens", min=1, help="Tokens that one id stands for.", show_default="from the trace"),
@@ -56,40 +50,21 @@ def analyze(
         str | None,
         typer.Option("--ttl", metavar="1s,10s,...", help="Ages at which blocks go.", show_default="usual"),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", help="A model's directory, its config.json, or a known name.", show_default="Llama-3.1-8B"
-        ),
-    ] = None,
-    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")] = "auto",
-    device_kv: Annotated[
-        str | None, typer.Option("--device-kv", metavar="SIZE", help="KV on the device.", show_default="assumed")
-    ] = None,
-    host_kv: Annotated[
-        str | None, typer.Option("--host-kv", metavar="SIZE", help="A host tier.", show_default="assumed")
-    ] = None,
-    disk_kv: Annotated[
-        str | None, typer.Option("--disk-kv", metavar="SIZE", help="A disk tier.", show_default="assumed")
-    ] = None,
-    path: Annotated[
-        str | None,
-        typer.Option("--path", metavar="RATE", help="Host to device, such as 25GB/s.", show_default="assumed"),
-    ] = None,
-    disk_path: Annotated[
-        str | None, typer.Option("--disk-path", metavar="RATE", help="Reads from disk.", show_default="assumed")
-    ] = None,
-    prefill: Annotated[
-        str | None,
-        typer.Option("--prefill", metavar="RATE", help="Tokens computed, such as 20000/s.", show_default="assumed"),
-    ] = None,
+    model: Annotated[str | None, options.model_option("Llama-3.1-8B")] = None,
+    kv_dtype: options.KvDtype = "auto",
+    device_kv: Annotated[str | None, options.size_option("--device-kv", "KV on the device.")] = None,
+    host_kv: Annotated[str | None, options.size_option("--host-kv", "A host tier.")] = None,
+    disk_kv: Annotated[str | None, options.size_option("--disk-kv", "A disk tier.")] = None,
+    path: options.PathRate = None,
+    disk_path: options.DiskPath = None,
+    prefill: options.Prefill = None,
     bad_lines: Annotated[
         int, typer.Option("--bad-lines", min=0, help="Leave out so many lines that cannot be read; then stop.")
     ] = 100,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Say what reuse a trace has, what caches and tiers would serve of it, and whether offload is worth a pilot."""
     from kvbench.plan.analysis import analyse
@@ -110,11 +85,6 @@ def analyze(
 
         write_trace_page(html, document)
         say(people(), f"wrote {html}")
-    if as_json:
-        print_document(document)
-        return
-    from rich.console import Console
-
     from kvbench.report.trace_analysis import show_analysis
 
-    show_analysis(Console(highlight=False), document)
+    answer(document, show_analysis, as_json=as_json)

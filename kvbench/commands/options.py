@@ -6,21 +6,30 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.models import OptionInfo
 
 from kvbench.spec.shipped import DEFAULT_RULES, DEFAULT_WORKLOAD
 
 __all__ = [
     "OUT_OPTION",
+    "PROBE_OPTION",
     "ROUNDS_OPTION",
     "RULES_OPTION",
     "WORKLOAD_OPTION",
+    "DiskPath",
     "ExpectWorkers",
     "Json",
+    "KvDtype",
     "MasterBind",
     "Out",
+    "PathRate",
+    "Prefill",
     "SecretEnv",
+    "TraceFormat",
     "Web",
     "Workers",
+    "model_option",
+    "size_option",
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")]
@@ -67,3 +76,40 @@ SecretEnv = Annotated[
     str,
     typer.Option("--worker-secret-env", metavar="NAME", help="Environment variable that holds the shared secret."),
 ]
+TraceFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="mooncake, sessions, bailian, weka, azure, burstgpt, requests (OpenAI, vLLM) or kvbench (a run).",
+        show_default="recognised",
+    ),
+]
+KvDtype = Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")]
+PathRate = Annotated[
+    str | None,
+    typer.Option("--path", metavar="RATE", help="Host to device, such as 25GB/s.", show_default="assumed"),
+]
+DiskPath = Annotated[
+    str | None, typer.Option("--disk-path", metavar="RATE", help="Reads from disk.", show_default="assumed")
+]
+Prefill = Annotated[
+    str | None,
+    typer.Option("--prefill", metavar="RATE", help="Tokens computed, such as 20000/s.", show_default="assumed"),
+]
+PROBE_OPTION = typer.Option(
+    "--probe", metavar="FILE", help="Costs as `kvbench probe` measured them.", show_default=False
+)
+
+
+def model_option(default: str | bool) -> OptionInfo:
+    """`--model`, with what stands for it when it is left out."""
+    found: OptionInfo = typer.Option(
+        "--model", help="A model's directory, its config.json, or a known name.", show_default=default
+    )
+    return found
+
+
+def size_option(name: str, what: str, default: str | bool = "assumed") -> OptionInfo:
+    """The size of something, such as `--host-kv 512GiB`."""
+    found: OptionInfo = typer.Option(name, metavar="SIZE", help=what, show_default=default)
+    return found

@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
-from kvbench.commands.options import Json
+from kvbench.commands import options
+from kvbench.commands.answer import answer
 from kvbench.errors import InputError
-from kvbench.report.streams import print_document
+from kvbench.report.streams import people, say
 
 __all__ = ["plan_app"]
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\nkvbench plan --trace trace.jsonl --profile profiles/vllm/host-and-disk.yaml "
     "--model Qwen2.5-7B --sweep host=0..512GiB\n\n"
-    "kvbench plan --workload mixed --profile cpu/host-and-disk --probe probe.json\n\n"
+    "kvbench plan --workload mixed --profile cpu/host-and-disk --probe probe.json --out plan.json\n\n"
     "kvbench plan budget --model ./Llama-3.1-8B-Instruct --gpu 80GiB"
 )
 
@@ -37,9 +38,7 @@ def plan(
     workload: Annotated[
         str | None, typer.Option("--workload", "-w", help="Traffic: a workload.", show_default=False)
     ] = None,
-    format_: Annotated[
-        str | None, typer.Option("--format", help="The trace's format.", show_default="recognised")
-    ] = None,
+    format_: options.TraceFormat = None,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Requests of a trace.", show_default="5000")
     ] = None,
@@ -47,27 +46,20 @@ def plan(
         str | None,
         typer.Option("--sweep", metavar="host=FROM..TO", help="Sizes of the host tier.", show_default="usual"),
     ] = None,
-    probe: Annotated[
-        Path | None, typer.Option("--probe", help="What `kvbench probe` measured.", show_default="assumed")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="A model's directory or config.json.", show_default="the profile's"),
-    ] = None,
-    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")] = "auto",
+    probe: Annotated[Path | None, options.PROBE_OPTION] = None,
+    model: Annotated[str | None, options.model_option("the profile's")] = None,
+    kv_dtype: options.KvDtype = "auto",
     device_kv: Annotated[
-        str | None, typer.Option("--device-kv", metavar="SIZE", help="On the device.", show_default="the profile's")
+        str | None, options.size_option("--device-kv", "KV on the device.", "the profile's")
     ] = None,
-    path: Annotated[
-        str | None, typer.Option("--path", metavar="RATE", help="Host to device.", show_default="assumed")
+    path: options.PathRate = None,
+    disk_path: options.DiskPath = None,
+    prefill: options.Prefill = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Also write the plan here, for `kvbench compare --plan`."),
     ] = None,
-    disk_path: Annotated[
-        str | None, typer.Option("--disk-path", metavar="RATE", help="Reads from disk.", show_default="assumed")
-    ] = None,
-    prefill: Annotated[
-        str | None, typer.Option("--prefill", metavar="RATE", help="Tokens computed.", show_default="assumed")
-    ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Predict where prompt tokens would come from, TTFT and ITL by source, and the sizes that are worth it."""
     if context.invoked_subcommand is not None:
@@ -78,48 +70,42 @@ def plan(
             do="kvbench plan --profile PROFILE --workload WORKLOAD, or --trace TRACE",
         )
     from kvbench.plan.planned_arm import planned_arm
-    from kvbench.plan.planning import Traffic, make_plan, planned_schedule
+    from kvbench.plan.planning import Traffic, whole_plan
     from kvbench.plan.probe_file import read_probe
     from kvbench.plan.setting import Wishes
     from kvbench.plan.sweep import parse_sweep
+    from kvbench.report.plan import show_plan
     from kvbench.spec.loading import load_profile, load_workload
 
     wished = None if sweep is None else parse_sweep(sweep)
     wishes = Wishes(model, kv_dtype, device_kv, None, None, path, disk_path, prefill)
     arm = planned_arm(load_profile(profile), wishes, None if probe is None else read_probe(probe))
     traffic = Traffic(None if workload is None else load_workload(workload), trace, format_, limit)
-    schedule, left_out = planned_schedule(traffic, arm)
-    document = make_plan(schedule, arm, wished, left_out=left_out)
-    if as_json:
-        print_document(document)
-        return
-    from rich.console import Console
+    document = whole_plan(traffic, arm, wished)
+    if out is not None:
+        from kvbench.record.atomic import write_document
 
-    from kvbench.report.plan import show_plan
-
-    show_plan(Console(highlight=False), document)
+        write_document(out, document)
+        say(people(), f"wrote {out}")
+    answer(document, show_plan, as_json=as_json)
 
 
 @plan_app.command(epilog="[bold]Example[/bold]\n\nkvbench plan budget --model Llama-3.3-70B --gpu 80GiB --tp 4")
 def budget(
-    model: Annotated[str, typer.Option("--model", help="A model's directory, its config.json, or a known name.")],
-    gpu: Annotated[str, typer.Option("--gpu", metavar="SIZE", help="Memory of one GPU, such as 80GiB.")],
+    model: Annotated[str, options.model_option(False)],
+    gpu: Annotated[str, options.size_option("--gpu", "Memory of one GPU, such as 80GiB.", False)],
     tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="GPUs that share the model.")] = 1,
-    kv_dtype: Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")] = "auto",
+    kv_dtype: options.KvDtype = "auto",
     utilization: Annotated[
         str | None, typer.Option("--utilization", help="Share of the GPU that is used.", show_default="92%")
     ] = None,
-    weights: Annotated[
-        str | None, typer.Option("--weights", metavar="SIZE", help="Of all ranks.", show_default="from the files")
-    ] = None,
-    workspace: Annotated[
-        str | None, typer.Option("--workspace", metavar="SIZE", help="Of one GPU.", show_default="estimated")
-    ] = None,
+    weights: Annotated[str | None, options.size_option("--weights", "Of all ranks.", "from the files")] = None,
+    workspace: Annotated[str | None, options.size_option("--workspace", "Of one GPU.", "estimated")] = None,
     max_model_len: Annotated[
         int | None, typer.Option("--max-model-len", min=1, help="Count such sequences.", show_default=False)
     ] = None,
     block_tokens: Annotated[int, typer.Option("--block-tokens", min=1, help="Tokens in a block.")] = 16,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Divide a GPU into budgets for weights, workspace and KV, and say what the last one holds."""
     from kvbench.plan.budget import UTILIZATION, Memory, memory_budget
@@ -134,13 +120,7 @@ def budget(
         block_tokens=block_tokens,
         max_model_len=max_model_len,
     )
-    found = memory_budget(named_model(model), memory, kv_dtype=kv_dtype, tensor_parallel=tensor_parallel)
-    document = found.document()
-    if as_json:
-        print_document(document)
-        return
-    from rich.console import Console
-
     from kvbench.report.plan import show_budget
 
-    show_budget(Console(highlight=False), document)
+    found = memory_budget(named_model(model), memory, kv_dtype=kv_dtype, tensor_parallel=tensor_parallel)
+    answer(found.document(), show_budget, as_json=as_json)

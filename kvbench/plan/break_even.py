@@ -64,5 +64,5 @@ def break_even_rows(
             yield row("host", f"PCIe {generation}.0 x{lanes}", lane * lanes * COPIED_SHARE, costs.transfer)
     for rate in DISK_BYTES_PER_S:
         both = 1 / (1 / rate + 1 / _HOST_PATH)  # read into host memory, then copied
-        base_s = 2 * costs.transfer + costs.lookup
+        base_s = costs.transfer + costs.disk_transfer + costs.lookup
         yield row("disk", f"{rate / 1e9:g} GB/s behind PCIe 4.0 x16", both, base_s)

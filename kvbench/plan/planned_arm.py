@@ -17,12 +17,18 @@ from kvbench.spec.profile import HostTier, Profile, Tiers
 
 __all__ = ["PlannedArm", "planned_arm"]
 
+CPU_BATCH = {"max-num-batched-tokens": 2_048, "max-num-seqs": 128}
+"""What vLLM 0.32's server takes in a step on a CPU unless told (`EngineArgs.get_batch_defaults`); longer prompts
+are computed in several."""
+
 
 @dataclass(frozen=True)
 class PlannedArm:
     """A profile with everything said that the core needs to know."""
 
     profile: Profile
+    asked: Profile
+    """As it was read."""
     setting: Setting
     costs: EngineCosts
     block_tokens: int
@@ -40,6 +46,12 @@ class PlannedArm:
         """What the host tier holds; 0 without one."""
         host = self.profile.tiers.host
         return host.size // self.block_bytes if host is not None else 0
+
+    @property
+    def capacities_tokens(self) -> dict[str, int]:
+        """By tier, where its size is known."""
+        found = {"device": self.device_blocks * self.block_tokens}
+        return found | ({"host": self.host_blocks * self.block_tokens} if self.host_blocks else {})
 
     @property
     def disk(self) -> bool:
@@ -75,7 +87,10 @@ def planned_arm(profile: Profile, wishes: Wishes, probe: ProbeFile | None) -> Pl
     block_bytes = block_tokens * token_bytes
     blocks = _device_blocks(profile, wishes, setting, block_bytes, notes, known=known)
     costs = profile_costs(profile, setting, probe, block_tokens=block_tokens, block_bytes=block_bytes)
-    args = {**profile.engine.args, "block-size": block_tokens}
+    batch: dict[str, int] = {}
+    if profile.engine.environment == "vllm-cpu":
+        batch, costs = CPU_BATCH, costs.on_shared_cores()
+    args = {**batch, **profile.engine.args, "block-size": block_tokens}
     args.setdefault("max-model-len", blocks * block_tokens)
     device = profile.tiers.device.model_copy(update={"blocks": blocks, "memory_utilization": None})
     complete = profile.model_copy(
@@ -85,7 +100,7 @@ def planned_arm(profile: Profile, wishes: Wishes, probe: ProbeFile | None) -> Pl
         }
     )
     relevant = tuple(costs.assumptions) if costs.source != "assumed" else _of_paths(costs, wishes, profile)
-    return PlannedArm(complete, setting, costs, block_tokens, token_bytes, blocks, (*notes, *relevant))
+    return PlannedArm(complete, profile, setting, costs, block_tokens, token_bytes, blocks, (*notes, *relevant))
 
 
 def _of_paths(costs: EngineCosts, wishes: Wishes, profile: Profile) -> tuple[str, ...]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from kvbench.errors import InputError, Where
 from kvbench.plan.alternatives import alternatives
 from kvbench.plan.break_even import break_even_rows, break_even_tokens
+from kvbench.plan.made_for import made_for
 from kvbench.plan.planned_arm import PlannedArm
 from kvbench.plan.prediction import Prediction, predict
 from kvbench.plan.references import ratio
 from kvbench.plan.reuse import expected_sources
 from kvbench.plan.sweep import Sweep, SweepPoint, host_sweep, knee, usual_sweep
+from kvbench.spec.emulation import Costs
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes
 from kvbench.spec.workload import Workload
@@ -20,7 +23,7 @@ from kvbench.workload.blocks import block_paths
 from kvbench.workload.build import build_schedule
 from kvbench.workload.schedule import Schedule
 
-__all__ = ["MOST_REQUESTS", "Traffic", "make_plan", "planned_schedule"]
+__all__ = ["MOST_REQUESTS", "Traffic", "make_plan", "plan_arm", "planned_schedule", "whole_plan"]
 
 MOST_REQUESTS = 5_000
 """Of a trace, unless another limit is asked for: the emulated core takes some milliseconds a request."""
@@ -41,24 +44,40 @@ class Traffic:
     limit: int | None = None
 
 
-def planned_schedule(traffic: Traffic, arm: PlannedArm) -> tuple[Schedule, int]:
+def whole_plan(traffic: Traffic, arm: PlannedArm, sweep: Sweep | None) -> dict[str, object]:
+    """The document, and whom it was made for. InputError: see `planned_schedule`."""
+    schedule, left_out = planned_schedule(traffic, arm)
+    document = make_plan(schedule, arm, sweep, left_out=left_out)
+    workload = traffic.workload if traffic.trace is None else None
+    return document | {"made_for": made_for(arm.asked, workload).model_dump()}
+
+
+def plan_arm(workload: Workload, arm: PlannedArm, capacities: Mapping[str, int]) -> dict[str, object]:
+    """Of one arm what a comparison needs: no sizes are swept. `capacities` in tokens by tier size its pools."""
+    schedule, left_out = planned_schedule(Traffic(workload), arm, capacities)
+    asked = predict(schedule, arm.profile, arm.emulation, arm.token_bytes)
+    document = _head(schedule, arm, left_out) | {"prediction": asked.document()}
+    return document | {"made_for": made_for(arm.asked, workload).model_dump()}
+
+
+def planned_schedule(
+    traffic: Traffic, arm: PlannedArm, capacities: Mapping[str, int] | None = None
+) -> tuple[Schedule, int]:
     """What is sent, and how many requests of a trace are left out because the engine would refuse their length.
 
-    InputError when a prompt does not fit the device, or the trace cannot be read.
+    `capacities` in tokens by tier take the place of the arm's own. InputError when a prompt does not fit the
+    device, or the trace cannot be read.
     """
     workload = traffic.workload if traffic.trace is None else _of_trace(traffic)
     if workload is None:
         raise InputError("a plan needs traffic", do="name a workload (--workload) or a trace (--trace)")
-    capacities = {"device": arm.device_blocks * arm.block_tokens}
-    if arm.host_blocks:
-        capacities["host"] = arm.host_blocks * arm.block_tokens
     told = arm.profile.engine.args.get("max-model-len")
     longest_taken = told if isinstance(told, int) else None
     schedule = build_schedule(
         workload,
         1,
         block_tokens=arm.block_tokens,
-        capacities_tokens=capacities,
+        capacities_tokens=arm.capacities_tokens if capacities is None else capacities,
         max_model_len=longest_taken if traffic.trace is None else None,
     )
     schedule, left_out = _taken(schedule, longest_taken)
@@ -114,22 +133,7 @@ def make_plan(schedule: Schedule, arm: PlannedArm, sweep: Sweep | None, *, left_
     written = _written_bytes(schedule, arm)
     costs = arm.costs.costs
     rate = costs.load_block and arm.block_bytes / costs.load_block
-    return {
-        "schema": 1,
-        "profile": arm.profile.name,
-        "workload": schedule.workload,
-        "requests": len(schedule.requests),
-        "left_out": left_out,
-        "duration_s": schedule.duration_s,
-        "costs": {"source": arm.costs.source, **costs.model_dump()},
-        "assumptions": list(arm.assumptions),
-        "sizes": {
-            "block_tokens": arm.block_tokens,
-            "bytes_per_token": arm.token_bytes,
-            "device_bytes": arm.device_blocks * arm.block_bytes,
-            "host_bytes": arm.host_blocks * arm.block_bytes,
-            "disk": arm.disk,
-        },
+    return _head(schedule, arm, left_out) | {
         "prediction": asked.document(),
         "device_only": alone.document(),
         "path": {
@@ -146,6 +150,27 @@ def make_plan(schedule: Schedule, arm: PlannedArm, sweep: Sweep | None, *, left_
         "break_even": _break_even(arm),
         "disk_writes": _endurance(schedule, arm, written),
         "alternatives": [asdict(each) for each in alternatives(schedule, arm)],
+    }
+
+
+def _head(schedule: Schedule, arm: PlannedArm, left_out: int) -> dict[str, object]:
+    """What was planned, and on what the plan rests."""
+    return {
+        "schema": 1,
+        "profile": arm.profile.name,
+        "workload": schedule.workload,
+        "requests": len(schedule.requests),
+        "left_out": left_out,
+        "duration_s": schedule.duration_s,
+        "costs": {"source": arm.costs.source, **arm.costs.costs.model_dump()},
+        "assumptions": list(arm.assumptions),
+        "sizes": {
+            "block_tokens": arm.block_tokens,
+            "bytes_per_token": arm.token_bytes,
+            "device_bytes": arm.device_blocks * arm.block_bytes,
+            "host_bytes": arm.host_blocks * arm.block_bytes,
+            "disk": arm.disk,
+        },
     }
 
 
@@ -206,7 +231,7 @@ def _disk(schedule: Schedule, arm: PlannedArm, bend: SweepPoint, written: int) -
     costs = arm.costs.costs
     both_s = costs.load_block + costs.read_block
     rate = arm.block_bytes / both_s if both_s else float("inf")
-    even = break_even_tokens(costs, arm.token_bytes, rate, base_s=2 * costs.transfer + costs.lookup)
+    even = break_even_tokens(costs, arm.token_bytes, rate, base_s=_disk_base_s(costs))
     if even is None or even > max(schedule.prompt_tokens(), default=0):
         return 0, f"disk: none, it could serve {served:.1%}, but reading takes longer than computing"
     return written, f"disk: {show_bytes(written)} (every block of this traffic once) raise that to {served:.1%}"
@@ -224,10 +249,15 @@ def _break_even(arm: PlannedArm) -> dict[str, object]:
     return {
         "own": {
             "host": _own(arm, costs.load_block, costs.transfer),
-            "disk": _own(arm, costs.load_block + costs.read_block, 2 * costs.transfer + costs.lookup),
+            "disk": _own(arm, costs.load_block + costs.read_block, _disk_base_s(costs)),
         },
         "paths": [asdict(row) for row in rows],
     }
+
+
+def _disk_base_s(costs: Costs) -> float:
+    """Of a hit on disk, however long: it goes through the host."""
+    return costs.lookup + costs.disk_transfer + costs.transfer
 
 
 def _own(arm: PlannedArm, block_s: float, base_s: float) -> int | None:

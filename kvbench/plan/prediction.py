@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from kvbench.engine.emulated.virtual import simulate
-from kvbench.judge.hits import MOSTLY
 from kvbench.judge.latency import carries
+from kvbench.judge.main_source import main_source
 from kvbench.judge.sources import SOURCES
 from kvbench.plan.references import ratio
 from kvbench.spec.emulation import Emulation
@@ -68,7 +68,7 @@ def predict(schedule: Schedule, profile: Profile, emulation: Emulation, token_by
     rows = rows[rows["measured"]]
     answered = rows[(rows["status"] != "error") & rows["first_token_s"].notna()]
     split = answered[list(SOURCES)].fillna(0).to_numpy(np.float64)
-    source = _mostly(split, answered["prompt_tokens_planned"].to_numpy(np.float64))
+    source = main_source(split, answered["prompt_tokens_planned"].to_numpy(np.float64))
     ttft = (answered["first_token_s"] - answered["intended_s"]).to_numpy(np.float64)
     gaps, gap_source = _gaps(played.tokens.to_pandas(), dict(zip(answered["id"], source, strict=True)))
     promoted = split[:, 1] + split[:, 2]
@@ -82,13 +82,6 @@ def predict(schedule: Schedule, profile: Profile, emulation: Emulation, token_by
         promoted_bytes_per_s=float(promoted.sum()) * token_bytes / measured_s,
         promoted_peak_bytes_per_s=_peak(answered["first_token_s"].to_numpy(np.float64), promoted) * token_bytes,
     )
-
-
-def _mostly(split: NDArray[np.float64], prompt: NDArray[np.float64]) -> NDArray[np.str_]:
-    """A request is of the tier that served most of it when half of its prompt was cached, else computed."""
-    cached = split[:, :3]
-    largest = np.array(SOURCES)[np.argmax(cached, axis=1)] if len(split) else np.empty(0, "<U8")
-    return np.where(cached.sum(axis=1) >= MOSTLY * np.maximum(prompt, 1), largest, "computed")
 
 
 def _gaps(tokens: pd.DataFrame, source_of: dict[int, str]) -> tuple[NDArray[np.float64], NDArray[np.str_]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ class ProbeFile:
 
     path: Path
     curves: Mapping[str, Curve]
+    itl_s: Mapping[int, float] = field(default_factory=dict)
+    """Gap between tokens while so many requests decode; empty: not in this probe."""
+    suffixes: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """TTFT by (prefix on the device, tokens computed behind it); empty: not in this probe."""
 
 
 def read_probe(path: Path) -> ProbeFile:
@@ -53,7 +57,14 @@ def read_probe(path: Path) -> ProbeFile:
         raise InputError(
             "this probe does not say what computing a token costs", where=Where(path), do="probe again, for longer"
         )
-    return ProbeFile(path, curves)
+    return ProbeFile(path, curves, _decode(document, path), _suffixes(document, path))
+
+
+def _decode(document: dict[str, Any], path: Path) -> dict[int, float]:
+    try:
+        return {int(each["requests"]): float(each["itl_s"]) for each in document.get("decode") or ()}
+    except (KeyError, TypeError, ValueError):
+        raise InputError("what it says of decoding is no probe's", where=Where(path)) from None
 
 
 def _curve(document: dict[str, Any], source: str, path: Path) -> Curve | None:
@@ -71,3 +82,13 @@ def _curve(document: dict[str, Any], source: str, path: Path) -> Curve | None:
         return None if slope is None else Curve(0.0, float(slope))
     except (KeyError, TypeError, ValueError):
         raise InputError(f"what it says of the source {source!r} is no probe's", where=Where(path)) from None
+
+
+def _suffixes(document: dict[str, Any], path: Path) -> dict[tuple[int, int], float]:
+    try:
+        return {
+            (int(each["prefix_tokens"]), int(each["suffix_tokens"])): float(each["ttft_s"])
+            for each in document.get("suffixes") or ()
+        }
+    except (KeyError, TypeError, ValueError):
+        raise InputError("what it says of suffixes is no probe's", where=Where(path)) from None

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from kvbench.engine.base import Effective, Endpoint
 from kvbench.engine.create import create_engine
 from kvbench.errors import EngineError
 from kvbench.probe.counters import Counters
+from kvbench.probe.decode import record_decode
 from kvbench.probe.result import Result, check_lengths, checks_of, document, result_of
 from kvbench.probe.sender import Background, Sender
 from kvbench.probe.series import Series, record_series
 from kvbench.probe.setting import Options, Room, choose_lengths, room_of
+from kvbench.probe.suffix import record_suffixes
 from kvbench.record.atomic import write_text
 from kvbench.record.run_directory import RunDirectory, utc_now
 from kvbench.spec.profile import Profile
@@ -60,12 +63,13 @@ def probe_profile(
             raise EngineError(f"{profile.name} does not run as asked: {'; '.join(effective.differences)}")
         room = room_of(profile, effective)
         lengths = choose_lengths(room, options.lengths)
-        results = _probe(endpoint, room, lengths, options, seed, progress, group_s)
+        results, beside = _probe(endpoint, room, lengths, options, seed, progress, group_s)
     found = {
         "schema": 1,
         "profile": profile.name,
         "emulated": profile.engine.kind == "emulated",
         **document(results[0], room, options),
+        **beside,
         "under_load": None if len(results) == 1 else document(results[1], room, options),
         "background_per_s": options.background_per_s,
         "lengths": list(lengths),
@@ -103,8 +107,8 @@ def _probe(
     seed: int,
     progress: Progress,
     group_s: float,
-) -> list[Result]:
-    """The series alone and, when asked, the one under load."""
+) -> tuple[list[Result], dict[str, Any]]:
+    """The series alone and, when asked, the one under load; and what a plan wants to know besides."""
     results: list[Result] = []
     with ExitStack() as stack:
         sender = Sender(endpoint, seed)
@@ -118,7 +122,11 @@ def _probe(
             where = "alone" if load is None else f"beside {options.background_per_s:g} requests/s"
             results.append(_one(room, lengths, options, sender, counters, progress, where, len(results), group_s))
             sender.quiet()
-    return results
+        progress("probing alone: longer suffixes, and steps while requests decode")
+        number = 2 * len(loads) * SERIES_APART
+        behind = record_suffixes(sender, lengths, number)
+        decoded = record_decode(sender, room, number + SERIES_APART)
+    return results, {"suffixes": [asdict(each) for each in behind], "decode": [asdict(each) for each in decoded]}
 
 
 def _one(

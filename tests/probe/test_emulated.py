@@ -11,6 +11,7 @@ import pytest
 
 from kvbench.errors import EngineError
 from kvbench.probe.command import probe_profile
+from kvbench.probe.decode import paces_together
 from kvbench.probe.setting import Options
 from kvbench.spec.loading import load_profile
 from tests.cli.invoke import kvbench_here
@@ -38,8 +39,8 @@ engine:
   emulation:
     costs:
       {{request: 1ms, step: 1ms, sequence: 0, token: {TOKEN_S}, token_context: 0, load_block: {LOAD_BLOCK_S},
-       store_block: 1us, read_block: {READ_BLOCK_S}, write_block: 1us, transfer: {TRANSFER_S}, lookup: 0,
-       block_bytes: 4KiB}}
+       store_block: 1us, read_block: {READ_BLOCK_S}, write_block: 1us, transfer: {TRANSFER_S},
+       disk_transfer: {TRANSFER_S}, lookup: 0, block_bytes: 4KiB}}
     noise: {{launch: 0, level: 0.01, correlation: 50ms, step: 0.01}}
   inject: INJECT
 tiers:
@@ -106,6 +107,20 @@ def test_every_point_was_verified_and_says_how_many_probes_it_rests_on(found: di
     assert found["emulated"] is True
 
 
+def test_steps_are_timed_while_one_request_decodes_and_while_several_do(found: dict[str, Any]) -> None:
+    assert [each["requests"] for each in found["decode"]] == [1, 4]
+    for each in found["decode"]:
+        assert each["gaps"] > 0
+        assert each["itl_s"] > 0
+    assert {each["suffix_tokens"] for each in found["suffixes"]} == {64, 256}
+
+
+def test_an_answers_pace_counts_while_all_are_under_way() -> None:
+    times = [[10, 20, 40, 60], [15, 30, 50, 90]]  # from 15, when both have begun, to 60, when one has ended
+    assert paces_together(times) == [(2, pytest.approx(20e-9)), (2, pytest.approx(17.5e-9))]
+    assert paces_together([[10, 20], [30]]) == []
+
+
 def test_tiers_that_never_give_anything_back_are_said_not_to_be_reached(tmp_path: Path) -> None:
     answer = kvbench_here(
         *("probe", a_profile(tmp_path, "{no_promotions: true}"), "--limit", "6s", "--lengths", "256,512"),
@@ -143,6 +158,7 @@ def test_people_get_a_table_and_the_way_to_the_files(tmp_path: Path) -> None:
     )
     assert answer.code == 0
     assert "computing a token costs" in answer.out
+    assert "while 4 requests decode, a token comes every" in answer.out
     assert "probe.json" in answer.err
 
 
