@@ -5,6 +5,7 @@ Each check yields (path of the key at fault, one sentence with the remedy). Sour
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from kvbench.spec.spelling import did_you_mean
 if TYPE_CHECKING:
     from kvbench.spec.profile import DeviceTier, DiskTier, EngineSpec, HostTier, Tiers
 
-__all__ = ["BUILT_IN_MODELS", "EMBEDDED", "block_tokens", "is_weight_offload", "misfits"]
+__all__ = ["BUILT_IN_MODELS", "EMBEDDED", "LMCACHE_CHUNK_TOKENS", "block_tokens", "is_weight_offload", "misfits"]
 
 Problem = tuple[KeyPath, str]
 
@@ -25,10 +26,28 @@ EMULATED_ARGS = ("block-size", "max-model-len", "max-num-batched-tokens", "max-n
 """All that an emulated engine takes in `args`."""
 
 _OF_VLLM = (
-    *("policy", "via", "chunk_tokens", "blocks_per_chunk", "store_threshold", "max_tracker_size"),
+    *("policy", "via", "in_process", "chunk_tokens", "blocks_per_chunk", "store_threshold", "max_tracker_size"),
     *("offload_prompt_only", "canonical_layout"),
 )
 """Settings of a host tier that TensorRT-LLM does not have."""
+
+_NOT_EMULATED = {
+    "host": ("via", "in_process", "max_tracker_size", "canonical_layout", "min_priority"),
+    "disk": ("locality", "backpressure"),
+}
+"""Settings of real engines that the emulated core has no part for."""
+_NOT_OF_LMCACHE = {
+    "host": ("store_threshold", "max_tracker_size", "canonical_layout", "throttle"),
+    "disk": ("read_threads", "write_threads", "locality", "backpressure", "throttle"),
+}
+"""Settings of vLLM's own offloading, and of kvbench's stand-in for it."""
+
+_SECRET_NAME = re.compile(
+    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE|SECRET)_?KEY)$", re.IGNORECASE
+)
+"""Names of environment variables that hold what nobody may read."""
+LMCACHE_CHUNK_TOKENS = 256
+"""What LMCache keeps as one where the profile does not say."""
 
 EMULATED_LONGEST = 16_384
 """Prompt and output tokens of one request where the profile does not say."""
@@ -90,8 +109,9 @@ def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
         yield from _attached(engine)
     else:
         yield from _launched(engine)
-    yield from _emulated(engine) if engine.kind == "emulated" else _not_emulated(engine)
+    yield from _emulated(engine, tiers) if engine.kind == "emulated" else _not_emulated(engine)
     yield from _args(engine)
+    yield from _env(engine)
     yield from _device(engine, tiers.device)
     if tiers.host is not None:
         yield from _host(engine, tiers.host)
@@ -99,12 +119,14 @@ def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
         yield from _disk(engine, tiers.host, tiers.disk)
     if tiers.secondary:
         yield from _secondary(engine, tiers)
+    if tiers.host is not None and engine.kind == "vllm":
+        yield from _lmcache(engine, tiers.host, tiers.disk)
 
 
 def _attached(engine: EngineSpec) -> Iterator[Problem]:
     if engine.base_url is None:
         yield ("engine",), "kind attached needs base_url, such as http://127.0.0.1:8000"
-    for key in ("environment", "image", "container", "command", "args", "env"):
+    for key in ("environment", "image", "container", "command", "revision", "args", "env"):
         if getattr(engine, key):
             yield (
                 ("engine", key),
@@ -140,7 +162,7 @@ def _not_emulated(engine: EngineSpec) -> Iterator[Problem]:
             yield ("engine", key), f"belongs to kind: emulated; {engine.kind} is a real engine"
 
 
-def _emulated(engine: EngineSpec) -> Iterator[Problem]:
+def _emulated(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
     for key in ("environment", "image", "container", "command", "env", "revision"):
         if getattr(engine, key):
             yield ("engine", key), "has no effect on an emulated engine, which is part of kvbench; leave it out"
@@ -150,6 +172,11 @@ def _emulated(engine: EngineSpec) -> Iterator[Problem]:
             yield path, f"an emulated engine has no such argument{did_you_mean(flag, EMULATED_ARGS, 'arguments')}"
         elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
             yield path, f"expected a whole number from 1, got {value!r}"
+    for name, keys in _NOT_EMULATED.items():
+        tier = getattr(tiers, name)
+        for key in keys if tier is not None else ():
+            if getattr(tier, key) != type(tier).model_fields[key].default:
+                yield ("tiers", name, key), "has no effect on an emulated engine; leave it out"
 
 
 def _args(engine: EngineSpec) -> Iterator[Problem]:
@@ -167,10 +194,22 @@ def _args(engine: EngineSpec) -> Iterator[Problem]:
             )
         elif flag.replace("_", "-") == "api-key":
             yield path, "secrets do not belong in a profile; a launched engine needs no key on loopback"
+        elif flag.replace("_", "-") == "hf-token":
+            yield path, "secrets do not belong in a profile, which every run keeps; export HF_TOKEN instead"
         elif flag == "disable-log-stats":
             yield path, "removes every metric of the engine, so nothing could be judged"
         elif value in ("yes", "no", "on", "off"):
             yield path, f"write true or false ({value} is text in YAML 1.2)"
+
+
+def _env(engine: EngineSpec) -> Iterator[Problem]:
+    for name in engine.env:
+        if _SECRET_NAME.search(name):
+            passed = "name it under engine.container.env_from" if engine.image else "engines inherit it"
+            yield (
+                ("engine", "env", name),
+                f"secrets do not belong in a profile, which every run keeps; export {name} instead: {passed}",
+            )
 
 
 def _device(engine: EngineSpec, device: DeviceTier) -> Iterator[Problem]:
@@ -248,6 +287,49 @@ def _secondary(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
         yield path, "LMCache has tiers of its own behind the host; leave them out, or use via: offloading"
     elif tiers.host.store_threshold >= 2:
         yield ("tiers", "host", "store_threshold"), "vLLM refuses store_threshold together with secondary tiers"
+
+
+def _lmcache(engine: EngineSpec, host: HostTier, disk: DiskTier | None) -> Iterator[Problem]:
+    path: KeyPath = ("tiers", "host")
+    if host.via != "lmcache":
+        if host.in_process:
+            yield (*path, "in_process"), "is a form of LMCache; give via: lmcache too, or leave it out"
+        return
+    tiers: dict[str, HostTier | DiskTier] = {"host": host} | ({} if disk is None else {"disk": disk})
+    for name, tier in tiers.items():
+        for key in _NOT_OF_LMCACHE[name]:
+            if getattr(tier, key) != type(tier).model_fields[key].default:
+                yield ("tiers", name, key), "is a setting of vLLM's own offloading, which LMCache does not have"
+    yield from _lmcache_chunks(engine, host)
+    if host.in_process:
+        yield from _lmcache_in_process(engine, host, disk)
+    elif not host.offload_prompt_only:
+        yield (*path, "offload_prompt_only"), "is known to LMCache inside the engine only (in_process: true)"
+
+
+def _lmcache_chunks(engine: EngineSpec, host: HostTier) -> Iterator[Problem]:
+    size = block_tokens(engine)
+    if host.blocks_per_chunk is not None and size is None:
+        yield (
+            ("tiers", "host", "blocks_per_chunk"),
+            "LMCache counts tokens, and the KV block is not known here; give chunk_tokens, or block-size in args",
+        )
+    left_out = host.chunk_tokens is None and host.blocks_per_chunk is None
+    if left_out and size is not None and LMCACHE_CHUNK_TOKENS % size:
+        yield ("tiers", "host"), f"LMCache's {LMCACHE_CHUNK_TOKENS} tokens are no multiple of the KV block, {size}"
+
+
+def _lmcache_in_process(engine: EngineSpec, host: HostTier, disk: DiskTier | None) -> Iterator[Problem]:
+    ranks = engine.args.get("tensor-parallel-size", 1)
+    if ranks != 1:
+        yield (
+            ("tiers", "host", "in_process"),
+            "whether LMCache's sizes are per rank is not known for this form; use the server (in_process: false)",
+        )
+    if host.policy != "lru":
+        yield ("tiers", "host", "policy"), "LMCache inside the engine is run with lru only"
+    if disk is not None and disk.size_limit is None:
+        yield ("tiers", "disk"), "LMCache inside the engine keeps no files without a size_limit; give one"
 
 
 def _throttle(engine: EngineSpec, path: KeyPath) -> Iterator[Problem]:

@@ -150,6 +150,8 @@ class HostTier(SpecModel):
     size: ByteSize
     policy: Literal["lru", "arc"] = "lru"
     via: Literal["native", "offloading", "lmcache"] = "native"
+    in_process: bool = False
+    """LMCache only: inside the engine, instead of in a server beside it."""
     chunk_tokens: Annotated[Whole, Field(ge=1)] | None = None
     blocks_per_chunk: Annotated[Whole, Field(ge=1)] | None = None
     store_threshold: Annotated[Whole, Field(ge=0)] = 0

@@ -51,6 +51,9 @@ LATENCIES = ("ttft", "ttft_service", "itl", "tpot", "e2e")
 HIGHER_IS_BETTER = ("goodput", "capacity", "throughput_tokens", "promoted_tokens", "quote_recall")
 _LOWER_IS_BETTER = (*LATENCIES, "error_rate", "host_memory")
 _WITH_SOURCE = ("source_share", "promoted_tokens")
+_NO_OBJECTIVE = (*_WITH_SOURCE, "output_parity")
+_COUNTS = ("tokens", "blocks", "chunks")
+"""Units of the engine's counts of what was kept, found and moved. None of it is a success by itself."""
 
 _QUANTITY_OF_UNIT = {"s": "seconds", "1/s": "per second", "fraction": "fraction", "bytes": "bytes"}
 
@@ -139,6 +142,10 @@ class Rule(SpecModel):
             for name in (key, f"{key}_ratio"):
                 if getattr(self, name) is not None and self.metric in wrong:
                     yield (name,), f"{better} is better for {self.metric}; use {name.replace(key, opposite)}"
+        if self.metric == "output_parity":
+            for name in ("min", "max_ratio", "min_ratio"):
+                if getattr(self, name) is not None:
+                    yield (name,), "output_parity is what differs beyond the engine's own noise; use max"
 
 
 def _count(value: object, metric: str, unit: str) -> float:
@@ -166,14 +173,23 @@ class Guardrail(Rule):
             yield ("sustained",), f"sustained counts latencies over a budget; {self.metric} is no latency"
         elif self.max is None:
             yield ("sustained",), "sustained counts exceedances of a budget; add max: 2s"
+        if self.max_ratio is not None:
+            yield ("max_ratio",), "sustained counts exceedances of max alone; give the ratio a rule of its own"
 
 
 class Benefit(Rule):
     """At least one must be proven for a GO."""
 
     def misfits(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """A benefit is an improvement over the baseline."""
+        """A benefit is an improvement over the baseline, of something that users notice."""
         yield from super().misfits()
+        counts = self.metric in ENGINE_METRICS and ENGINE_METRICS[self.metric].unit in _COUNTS
+        if counts or self.metric in _NO_OBJECTIVE:
+            yield (
+                ("metric",),
+                f"{self.metric} is no benefit by itself: a tier pays through latencies, rates or errors; "
+                "make it a guardrail or evidence",
+            )
         if self.max_ratio is None and self.min_ratio is None:
             yield (), "a benefit is measured against the baseline; add max_ratio: 0.8 (or min_ratio: 1.1)"
         for key in ("max", "min"):
@@ -225,6 +241,12 @@ class Validity(SpecModel):
     token_mismatch: Fraction = 0.0
 
 
+_TAKEN = {
+    "stability": "the guardrail that every run has",
+    "canaries": "the guardrail of every workload with canaries",
+}
+
+
 class Rules(SpecFile):
     """One YAML file."""
 
@@ -239,11 +261,11 @@ class Rules(SpecFile):
     @model_validator(mode="after")
     def _distinct(self) -> Rules:
         problems: list[tuple[tuple[str | int, ...], str]] = []
-        seen: set[str] = {"stability"}
+        seen: set[str] = set()
         for part in ("guardrails", "benefits", "evidence"):
             for i, rule in enumerate(getattr(self, part)):
-                if rule.id == "stability":
-                    problems.append(((part, i, "id"), "stability is the guardrail that every run has"))
+                if rule.id in _TAKEN:
+                    problems.append(((part, i, "id"), f"{rule.id} is {_TAKEN[rule.id]}"))
                 elif rule.id in seen:
                     problems.append(((part, i, "id"), f"another rule has the id {rule.id}"))
                 seen.add(rule.id)

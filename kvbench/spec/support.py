@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from kvbench.errors import NotSupportedYetError
 from kvbench.spec.document import KeyPath
-from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.loading import where
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
@@ -37,8 +36,9 @@ def _later(spec: Profile | Workload | Rules) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _in_profile(profile: Profile) -> Iterator[tuple[KeyPath, str]]:
-    if profile.tiers.host is not None and profile.tiers.host.via == "lmcache":
-        yield ("tiers", "host", "via"), "a host tier via lmcache"
+    host = profile.tiers.host
+    if host is not None and host.via == "lmcache" and profile.engine.image is not None:
+        yield ("tiers", "host", "via"), "LMCache with an engine in a container"
 
 
 def _in_workload(workload: Workload) -> Iterator[tuple[KeyPath, str]]:
@@ -51,5 +51,5 @@ def _in_workload(workload: Workload) -> Iterator[tuple[KeyPath, str]]:
 def _in_rules(rules: Rules) -> Iterator[tuple[KeyPath, str]]:
     for part in ("guardrails", "benefits", "evidence"):
         for i, rule in enumerate(getattr(rules, part)):
-            if rule.metric in _LATER_METRICS or rule.metric in ENGINE_METRICS:
+            if rule.metric in _LATER_METRICS:
                 yield (part, i, "metric"), f"a rule on {rule.metric}"

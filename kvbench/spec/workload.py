@@ -31,6 +31,7 @@ __all__ = [
     "Arrivals",
     "Branch",
     "Burst",
+    "Canaries",
     "Class",
     "Compact",
     "Empirical",
@@ -234,7 +235,11 @@ class Phase(SpecModel):
     rate: PhaseRate | None = None
 
 
-_OF_NO_TRACE = ("prefix", "turns", "think", "branch", "compact", "abort")
+_OF_NO_TRACE = {
+    **dict.fromkeys(("prefix", "turns", "think", "branch", "compact", "abort")),
+    **dict.fromkeys(("weight", "suffix_tokens", "output_tokens"), 1),
+}
+"""What a class of a replay has no use for, and what stands there when it was not written."""
 
 
 def _plays_a_trace(arrivals: object) -> bool:
@@ -245,6 +250,16 @@ def _plays_a_trace(arrivals: object) -> bool:
         return False
     process = arrivals.get("process")
     return arrivals.get("trace") is not None or (isinstance(process, dict) and "trace" in process)
+
+
+class Canaries(SpecModel):
+    """Requests belong to `tenants`: the members of every pool in turn, or the conversations of a class without a
+    pool. Each tenant has a secret of twelve tokens, which stands once in every 64 tokens of all that it says;
+    lengths, and what is shared, stay as they are. A secret that comes out in an answer to another tenant is a leak:
+    NO_GO at once, however few there are.
+    """
+
+    tenants: Annotated[Whole, Field(ge=2, le=64)] = 4
 
 
 class Workload(SpecFile):
@@ -258,6 +273,7 @@ class Workload(SpecFile):
     think_scale: Annotated[Number, Field(gt=0)] = 1.0
     repeat: Fraction = 0.0
     tier_holdout: Fraction = 0.0
+    canaries: Canaries | None = None
     prime: Literal["none", "each_prefix_once"] = "none"
     """`each_prefix_once` sends every prefix of every pool once, one at a time, before the first phase."""
     request_timeout: PositiveSeconds = 120.0
@@ -272,7 +288,7 @@ class Workload(SpecFile):
         classes = data.get("classes", {"trace": {}})
         if not isinstance(classes, dict):
             return data
-        lengths = {"suffix_tokens": 1, "output_tokens": 1}
+        lengths = {key: _OF_NO_TRACE[key] for key in ("suffix_tokens", "output_tokens")}
         filled = {name: {**lengths, **own} if isinstance(own, dict) else own for name, own in classes.items()}
         return {**data, "classes": filled}
 
@@ -292,9 +308,11 @@ class Workload(SpecFile):
             problems.append((("phases",), "no phase is measured, so nothing could be judged"))
         if self.arrivals.trace is not None:
             for name, class_ in self.classes.items():
-                for key in _OF_NO_TRACE:
-                    if getattr(class_, key) is not None:
+                for key, absent in _OF_NO_TRACE.items():
+                    if getattr(class_, key) != absent:
                         problems.append((("classes", name, key), "has no effect: the trace says it"))
+            if self.canaries is not None:
+                problems.append((("canaries",), "has no effect: what a trace shares belongs to no tenant"))
         if "all" in self.classes:
             problems.append((("classes", "all"), "rules use the word all for every class; choose another name"))
         if problems:

@@ -40,6 +40,12 @@ def test_shipped_ones_load_and_are_supported() -> None:
         ("  environment: vllm-cpu\n", "no effect"),
         ("tiers:\n  device: {blocks: 10}\n", "needs"),
         ("tiers:\n  device: {memory_utilization: 0.5}\n", "blocks"),
+        ("tiers:\n  host: {size: 1GiB, via: offloading}\n", "tiers.host.via: has no effect"),
+        ("tiers:\n  host: {size: 1GiB, min_priority: 5}\n", "tiers.host.min_priority: has no effect"),
+        (
+            "tiers:\n  host: {size: 1GiB}\n  disk: {path: /x, locality: LOCAL}\n",
+            "tiers.disk.locality: has no effect",
+        ),
     ],
 )
 def test_what_it_does_not_know_is_an_error_with_its_line(tmp_path: Path, text: str, says: str) -> None:

@@ -57,7 +57,7 @@ engine:
   ready_timeout: 600
 tiers:
   device: {memory_utilization: 85%, kv_dtype: fp8}
-  host: {size: 16GiB, policy: arc, via: lmcache, chunk_tokens: 256, offload_prompt_only: no}
+  host: {size: 16GiB, policy: arc, via: offloading, chunk_tokens: 256, offload_prompt_only: no}
   disk: {path: kv, read_threads: 32, write_threads: 16, size_limit: 200GiB}
 """
 
@@ -102,6 +102,7 @@ def test_a_base_url_loses_its_v1(tmp_path: Path, url: str) -> None:
         ("base_url: 'http://h', metrics_url: 'http://h:x/metrics'", "is not a URL"),
         ("base_url: 'http://h', token_id_range: [9, 3]", "expected [first, last]"),
         ("base_url: 'http://h', args: {a: 1}", "an attached server is started by somebody else"),
+        ("base_url: 'http://h', revision: abc", "an attached server is started by somebody else"),
     ],
 )
 def test_impossible_attached_servers(tmp_path: Path, keys: str, words: str) -> None:
