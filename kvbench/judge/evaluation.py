@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedPair, Question, Ruling, Stakes
 from kvbench.judge.needed import units_needed
-from kvbench.judge.paired import Estimate, Levels, estimate
+from kvbench.judge.paired import Estimate, Levels, estimate, sign_flip
 from kvbench.judge.readings import Missing, Reading, read
 from kvbench.judge.verdict import Kind, RuleResult, Status
+from kvbench.judge.within_round import within_round
 from kvbench.spec.rules import LATENCIES, Rule, metric_unit
 
-__all__ = ["DECIDED", "Limit", "evaluate", "from_logs", "limits", "status_of", "unknown", "worst"]
+__all__ = ["DECIDED", "Limit", "evaluate", "from_logs", "limits", "status_of", "unknown", "unknown_rule", "worst"]
 
 SEVERITY: dict[Status, int] = {"pass": 0, "unknown": 1, "fail": 2}
 DECIDED: dict[Kind, dict[Status, str]] = {
@@ -88,9 +89,9 @@ def from_logs(interval: Interval | None) -> Interval | None:
     return low, high
 
 
-def unknown(rule: Rule, kind: Kind, why: str, *, blocks: bool = True) -> Ruling:
+def unknown_rule(rule: Rule, kind: Kind, why: str) -> RuleResult:
     """A rule about which nothing can be said."""
-    result = RuleResult(
+    return RuleResult(
         rule=rule.id,
         kind=kind,
         status="unknown",
@@ -101,7 +102,11 @@ def unknown(rule: Rule, kind: Kind, why: str, *, blocks: bool = True) -> Ruling:
         limit=next((limit.amount for limit in limits(rule)), None),
         text=f"{wording.what(rule.metric, rule.quantile, rule.class_, rule.source)} {why}",
     )
-    return Ruling(result, blocks=blocks)
+
+
+def unknown(rule: Rule, kind: Kind, why: str, *, blocks: bool = True) -> Ruling:
+    """`unknown_rule` as a ruling; `blocks`: it stands against GO."""
+    return Ruling(unknown_rule(rule, kind, why), blocks=blocks)
 
 
 def evaluate(question: Question) -> Ruling:
@@ -155,9 +160,10 @@ def _against(question: Question, limit: Limit, readings: list[Pair]) -> Ruling:
     logs = limit.ratio or rule.metric in LATENCIES
     if logs and not limit.ratio and any(candidate.value <= 0 for _, candidate in readings):
         return unknown(rule, question.kind, "is zero in a round: take a higher quantile")
-    values, resolution = _values(readings, ratio=limit.ratio, logs=logs)
+    each, resolution = _values(readings, ratio=limit.ratio, logs=logs)
+    values = case.units.average(each)
     found = estimate(
-        case.units.average(values),
+        values,
         case.units.look,
         confidence=case.confidence,
         levels=limit.levels(question.stakes),
@@ -170,6 +176,8 @@ def _against(question: Question, limit: Limit, readings: list[Pair]) -> Ruling:
     if _at_timeout(question, limit, readings):
         status = "fail"
     result = _result(question, limit, readings, found, status)
+    if limit.ratio:
+        result = result.model_copy(update={"sign_flip_p": sign_flip(values)})
     return Ruling(result, _needed(question, limit, found, bound) if status == "unknown" else None)
 
 
@@ -225,7 +233,7 @@ def _result(question: Question, limit: Limit, readings: list[Pair], found: Estim
         ci=from_logs(found.ci) if logs else found.ci,
         decision_ci=from_logs(found.decision) if logs else found.decision,
         limit=limit.amount,
-        windows=_windows(question.case, readings, ratio=limit.ratio),
+        windows=_windows(question, readings, ratio=limit.ratio),
         text="",
     )
     return result.model_copy(update={"text": _text(question, limit, result, found)})
@@ -240,9 +248,9 @@ def _typical(values: Sequence[float], *, logs: bool) -> float | None:
     return sum(values) / len(values)
 
 
-def _windows(case: Case, readings: list[Pair], *, ratio: bool) -> list[dict[str, float | str | None]]:
+def _windows(question: Question, readings: list[Pair], *, ratio: bool) -> list[dict[str, float | str | None]]:
     rows: list[dict[str, float | str | None]] = []
-    for pair, (baseline, candidate) in zip(case.pairs, readings, strict=True):
+    for pair, (baseline, candidate) in zip(question.case.pairs, readings, strict=True):
         row: dict[str, float | str | None] = {
             "round": float(pair.candidate.index),
             "baseline": baseline.value if math.isfinite(baseline.value) else None,
@@ -250,8 +258,20 @@ def _windows(case: Case, readings: list[Pair], *, ratio: bool) -> list[dict[str,
         }
         if ratio:
             row["ratio"] = candidate.value / baseline.value
+        row.update(_ends_within(question.rule, pair, question.case.confidence))
         rows.append(row)
     return rows
+
+
+def _ends_within(rule: Rule, pair: JudgedPair, confidence: float) -> dict[str, float]:
+    """What each round by itself knows of its quantile; a description."""
+    ends: dict[str, float] = {}
+    if rule.metric in LATENCIES and rule.quantile is not None:
+        for name, side in (("baseline", pair.baseline), ("candidate", pair.candidate)):
+            found = within_round(side.latencies, rule.metric, rule.class_, rule.quantile, confidence=confidence)
+            if found is not None:
+                ends[f"{name}_low_s"], ends[f"{name}_high_s"] = found
+    return ends
 
 
 def _text(question: Question, limit: Limit, result: RuleResult, found: Estimate) -> str:

@@ -14,7 +14,7 @@ from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
 
-__all__ = ["ArmRound", "Comparison", "EngineEvent", "RoundPair", "ScrapeSummary"]
+__all__ = ["ArmRound", "Comparison", "EngineEvent", "Prediction", "RoundPair", "ScrapeSummary"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,19 @@ class RoundPair:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What a plan said of one arm before the run."""
+
+    arm: str
+    costs: str
+    """Where the plan's costs come from, such as a probe."""
+    shares: dict[str, float | None]
+    """Of the prompt tokens of measured requests, by source."""
+    ttft_p50_s: dict[str, float | None]
+    """By the source of most of the prompt; `all` for every request."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """All the evidence for one candidate against the baseline."""
 
@@ -111,3 +124,4 @@ class Comparison:
     arm_differences: tuple[str, ...] = ()
     """Differences between the two profiles outside tiers that were not allowed by name."""
     attached: bool = False
+    predictions: tuple[Prediction, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvbench.judge import wording
+from kvbench.judge.canaries import judge_canaries
 from kvbench.judge.case import Case, Question, Ruling, Stakes
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.lengths import Lengths, lengths
@@ -19,15 +20,16 @@ HAPPENED = {"died": "died", "frozen": "froze", "restarted": "restarted"}
 
 
 def judge_guardrails(case: Case) -> list[Ruling]:
-    """Every guardrail of the rules, and stability, which always holds.
+    """Every guardrail of the rules; stability, which always holds; and canaries, where the workload has them.
 
     Safe needs the level of a single rule, because all must be; a breach needs it divided by the number of
-    guardrails that are decided by an interval, because one is enough. Stability and sustained rules have no level.
+    guardrails that are decided by an interval, because one is enough. Stability, canaries and sustained rules have
+    no level.
     """
     rules = case.comparison.rules.guardrails
     family = sum(rule.sustained is None for rule in rules)
     stakes = Stakes(kept=case.alpha, broken=case.alpha / max(family, 1))
-    rulings = [_stability(case)]
+    rulings = [_stability(case), *judge_canaries(case)]
     for rule in rules:
         if rule.sustained is not None:
             rulings.append(evaluate_sustained(rule, rule.sustained, case))

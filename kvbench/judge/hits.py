@@ -13,15 +13,14 @@ from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedPair, Ruling
 from kvbench.judge.evaluation import from_logs, status_of
 from kvbench.judge.latency import carries
+from kvbench.judge.main_source import MOSTLY
 from kvbench.judge.needed import units_needed
 from kvbench.judge.paired import Estimate, Levels, estimate
 from kvbench.judge.verdict import RuleResult, Status
 
-__all__ = ["HITS_WORTH_IT", "MOSTLY", "judge_hits", "round_ratio"]
+__all__ = ["HITS_WORTH_IT", "judge_hits", "round_ratio"]
 
 HITS_WORTH_IT = "hits-worth-it"
-MOSTLY = 0.5
-"""A request was served by the tier when it had this share of its prompt cached beyond what the baseline had."""
 DECIDED: dict[Status, str] = {
     "pass": "hits are faster than recomputing",
     "fail": "hits are slower than recomputing",
@@ -30,10 +29,25 @@ DECIDED: dict[Status, str] = {
 
 
 def judge_hits(case: Case) -> Ruling:
-    """The median log ratio of a round is its figure; rounds with too few such requests say nothing."""
-    ratios = {place: ratio for place, pair in enumerate(case.pairs) if (ratio := round_ratio(pair)) is not None}
+    """Hits of all new tiers together; of several, also those of the newest alone where they are proven slower: the
+    tiers before it may hide that.
+    """
+    together = _judged(case, None)
+    newest = case.newest_tier if len(case.added_tiers) > 1 else None
+    alone = _judged(case, newest) if newest is not None and together is not None else None
+    if alone is not None and alone.result.status == "fail":
+        return alone
+    return together if together is not None else _unknown(case)
+
+
+def _judged(case: Case, tier: str | None) -> Ruling | None:
+    """The median log ratio of a round is its figure; rounds with too few such requests say nothing. None: all have
+    too few.
+    """
+    each = [round_ratio(pair, tier) for pair in case.pairs]
+    ratios = {place: ratio for place, ratio in enumerate(each) if ratio is not None}
     if not ratios:
-        return _unknown(case)
+        return None
     units = case.units.only(list(ratios))
     found = estimate(
         units.average(ratios),
@@ -56,7 +70,7 @@ def judge_hits(case: Case) -> Ruling:
         windows=[
             {"round": float(case.pairs[place].candidate.index), "ratio": math.exp(r)} for place, r in ratios.items()
         ],
-        text=_text(found, status),
+        text=_text(found, status, tier),
     )
     if status != "unknown":
         return Ruling(result)
@@ -64,8 +78,11 @@ def judge_hits(case: Case) -> Ruling:
     return Ruling(result, needed)
 
 
-def round_ratio(pair: JudgedPair) -> float | None:
-    """Median over requests of log(TTFT with the hit / TTFT computed); None when they are too few to carry it."""
+def round_ratio(pair: JudgedPair, tier: str | None = None) -> float | None:
+    """Median over requests of log(TTFT with the hit / TTFT computed); None when they are too few to carry it.
+
+    `tier`: only those that had as much of their prompt from this one, as far as the ledger knows.
+    """
     baseline, candidate = pair.baseline.latencies, pair.candidate.latencies
     _, left, right = np.intersect1d(baseline.ids, candidate.ids, return_indices=True)
     prompt = candidate.column("prompt_tokens_planned")[right]
@@ -74,6 +91,8 @@ def round_ratio(pair: JudgedPair) -> float | None:
     computed = baseline.per_request("ttft_service")[left]
     chosen = (extra >= MOSTLY * prompt) & (extra > 0) & ~candidate.failed[right] & ~baseline.failed[left]
     chosen &= (hit > 0) & (computed > 0)
+    if tier is not None:
+        chosen &= pair.candidate.ledger.tokens(tier)[right] >= MOSTLY * prompt
     if not carries(int(chosen.sum()), 0.5):
         return None
     return float(np.median(np.log(hit[chosen] / computed[chosen])))
@@ -102,10 +121,10 @@ def _unknown(case: Case) -> Ruling:
     )
 
 
-def _text(found: Estimate, status: Status) -> str:
+def _text(found: Estimate, status: Status, tier: str | None) -> str:
     decision = from_logs(found.decision)
     between = f" [{wording.ratio(decision[0])}, {wording.ratio(decision[1])}]" if decision else ""
     return (
-        f"TTFT of requests that the tier served, against the same requests computed: ratio "
+        f"TTFT of requests that {tier or 'the tier'} served, against the same requests computed: ratio "
         f"{wording.ratio(math.exp(found.mean))}{between}: {DECIDED[status]}"
     )

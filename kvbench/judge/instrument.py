@@ -9,7 +9,7 @@ import numpy as np
 from kvbench.judge.case import Case
 from kvbench.judge.evidence import ArmRound, Comparison
 from kvbench.judge.latency import Floats, numbers
-from kvbench.judge.phases import within_measured
+from kvbench.judge.phases import measured_seconds, within_measured
 from kvbench.judge.verdict import Instrument
 from kvbench.spec.workload import Workload
 
@@ -77,6 +77,14 @@ def swap_growth(recorded: ArmRound, workload: Workload) -> float | None:
     """Bytes that the swap in use grew by over the measured part, at its largest. None: not recorded."""
     values = host_values(recorded, "swap_used_bytes", workload)
     return float(values.max() - values[0]) if len(values) else None
+
+
+def swap_moved(recorded: ArmRound, workload: Workload) -> float | None:
+    """Bytes to and from swap in the measured part, by their mean rate. None: not recorded."""
+    parts = [host_values(recorded, f"swap_{way}_bytes_per_s", workload) for way in ("read", "write")]
+    if not all(len(values) for values in parts):
+        return None
+    return sum(float(values.mean()) for values in parts) * measured_seconds(workload)
 
 
 def host_values(recorded: ArmRound, name: str, workload: Workload) -> Floats:

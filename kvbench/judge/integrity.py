@@ -20,6 +20,9 @@ __all__ = ["clock_faults", "identity_faults", "source_faults"]
 TOLERANCE = 0.005
 """Relative: what identities may be off. They are exact on an engine at rest (facts on vLLM's metrics); this leaves
 room for tokens counted at admission on one side and after prefill on the other."""
+CLOCK_STEP_S = 1.0
+"""Time services slew a clock by at most 0.5 ms a second, and the two clocks of a sample are read within
+milliseconds; engines take the wall clock for some of their own figures (vLLM: when a request arrived)."""
 CLOCK_TOLERANCE_S = 1e-3
 """Times of one request come from one clock; kernel and user-space stamps agree within this."""
 
@@ -67,7 +70,8 @@ def _apart(one: float, other: float) -> bool:
 
 
 def clock_faults(recorded: ArmRound) -> list[str]:
-    """Requests that were answered before they were sent, or whose tokens go back in time."""
+    """Requests that were answered before they were sent, or whose tokens go back in time; clocks that were set, or
+    that stood still while the machine slept."""
     table = recorded.requests
     sent, first, last = (numbers(table, name) for name in ("sent_s", "first_token_s", "last_token_s"))
     early = int(np.sum(first < sent - CLOCK_TOLERANCE_S))
@@ -77,4 +81,17 @@ def clock_faults(recorded: ArmRound) -> list[str]:
         faults.append(f"{wording.count(early, 'answer')} came before the request was sent")
     if backwards:
         faults.append(f"{wording.count(backwards, 'answer')} ended before it began")
-    return faults
+    faults += _jumps(recorded, "clock_wall_s", "the wall clock was set by {}")
+    return faults + _jumps(recorded, "clock_suspended_s", "the machine slept for {}")
+
+
+def _jumps(recorded: ArmRound, name: str, words: str) -> list[str]:
+    """Where a clock's distance to the monotonic one changed from one sample of the host to the next."""
+    if name not in recorded.host_samples:
+        return []
+    times, values = recorded.host_samples[name]
+    steps = np.diff(values)
+    return [
+        f"{words.format(wording.value(float(steps[place]), 's'))} at {wording.value(float(times[place + 1]), 's')}"
+        for place in np.flatnonzero(np.abs(steps) > CLOCK_STEP_S)
+    ]

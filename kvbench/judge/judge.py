@@ -21,6 +21,7 @@ from kvbench.judge.held_out import held_out
 from kvbench.judge.hit_quality import hit_quality, losses
 from kvbench.judge.instrument import instrument
 from kvbench.judge.ledger import ledger_totals
+from kvbench.judge.predicted import source_predictions
 from kvbench.judge.sources import SOURCES, add_sources
 from kvbench.judge.validity import Checked, check_validity
 from kvbench.judge.verdict import Action, CandidateVerdict, Outcome, RoundCount, Verdict
@@ -94,6 +95,7 @@ def judge(comparison: Comparison) -> CandidateVerdict:
         ledger=ledger_totals(case),
         hits=hits,
         holdout=held_out(case),
+        prediction=source_predictions(case),
     )
 
 

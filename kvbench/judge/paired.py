@@ -14,10 +14,13 @@ import numpy as np
 
 from kvbench.judge.looks import Look, multiplier, t_quantile
 
-__all__ = ["NO_SPREAD", "Estimate", "Levels", "estimate"]
+__all__ = ["NO_SPREAD", "Estimate", "Levels", "estimate", "sign_flip"]
 
 NO_SPREAD = 1e-9
 """Independent measurements that agree to nine digits were not measured, so such a spread supports no interval."""
+FLIPPED = range(6, 15)
+"""How many values a sign-flip test is shown for: of five, none can be significant at 5 %; of fifteen there are more
+flips than the figure is worth."""
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,16 @@ def estimate(
     if below is not None and above is not None and math.isfinite(below) and math.isfinite(above):
         decision = (mean - below * error, mean + above * error)
     return Estimate(mean, spread, n, (mean - plain, mean + plain), decision)
+
+
+def sign_flip(values: Sequence[float]) -> float | None:
+    """Two-sided p of the exact sign-flip test that the mean is zero (Fisher, 1935): a description beside intervals.
+
+    None where there are too few values for it to say anything, or too many.
+    """
+    if len(values) not in FLIPPED:
+        return None
+    flips = 1 - 2 * (np.arange(2 ** len(values))[:, None] >> np.arange(len(values)) & 1)
+    sums = np.abs(flips @ np.asarray(values))
+    rounding = 1e-12 * sum(map(abs, values))
+    return float(np.mean(sums >= abs(sum(values)) - rounding))

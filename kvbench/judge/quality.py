@@ -14,6 +14,7 @@ __all__ = [
     "LedgerTotals",
     "Movement",
     "Neighbours",
+    "SourcePrediction",
     "SourceTtft",
     "TierLives",
     "TierWorth",
@@ -49,6 +50,25 @@ class SourceTtft(JudgeModel):
     service_p50_s: float
     """From the actual send."""
     service_ci: Ends | None = None
+
+
+class SourcePrediction(JudgeModel):
+    """What a plan said of one arm and source before the run, and what came; shares of prompt tokens."""
+
+    arm: str
+    source: str
+    """`all`: TTFT of every request."""
+    costs: str
+    predicted_share: float | None = None
+    measured_share: float | None = None
+    share_error_points: float | None = None
+    """Predicted less measured, in per cent of the prompt tokens."""
+    n: int
+    """Measured requests most of whose prompt came from there."""
+    predicted_ttft_p50_s: float | None = None
+    measured_ttft_p50_s: float | None = None
+    ttft_error: float | None = None
+    """Predicted over measured, less one."""
 
 
 class TokenCost(JudgeModel):

@@ -3,42 +3,105 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from kvbench.judge import wording
 from kvbench.judge.errors import requests_for_error_rate
 from kvbench.judge.latency import carries
 from kvbench.judge.readings import carried_quantile, requests_needed
-from kvbench.spec.rules import LATENCIES, Guardrail, Rule, Rules
+from kvbench.judge.sustained import EVALUABLE, FEWEST_REQUESTS, Exceedances, enough_time_seen, watch
+from kvbench.spec.rules import LATENCIES, Guardrail, Rule, Rules, Sustained
 
-__all__ = ["check_sample"]
+__all__ = ["check_sample", "check_windows", "scarce"]
+
+BY_CLASS = (*LATENCIES, "goodput", "throughput_tokens", "error_rate")
+"""What is read from single requests; everything else is the engine's, the host's or about all answers together."""
 
 
-def check_sample(rules: Rules, counts_by_class: Mapping[str, int]) -> list[str]:
+def check_sample(
+    rules: Rules, counts_by_class: Mapping[str, int], fewest_by_class: Mapping[str, int] | None = None
+) -> list[str]:
     """One sentence for every rule that cannot be decided with these measured requests a round, by class.
 
-    The count of "all" is the sum of the classes unless it is given.
+    The count of "all" is the sum of the classes unless it is given. `fewest_by_class` is of the round that has
+    fewest, where rounds differ: every round must carry a quantile.
     """
     counts = {"all": sum(counts_by_class.values()), **counts_by_class}
+    fewest = {**counts, **(fewest_by_class or {})}
     return [
         sentence
         for rule in (*rules.guardrails, *rules.benefits, *rules.evidence)
-        for sentence in _problems(rule, counts, rules)
+        for sentence in _problems(rule, counts, fewest, rules)
     ]
 
 
-def _problems(rule: Rule, counts: Mapping[str, int], rules: Rules) -> Iterator[str]:
+def scarce(rules: Rules, counts_by_class: Mapping[str, int]) -> bool:
+    """Whether another draw of the same load may have too few requests for a quantile: here are fewer than twice as
+    many as it needs.
+    """
+    counts = {"all": sum(counts_by_class.values()), **counts_by_class}
+    return any(
+        counts.get(rule.class_, 0) < 2 * requests_needed(rule.quantile)
+        for rule in (*rules.guardrails, *rules.benefits, *rules.evidence)
+        if rule.quantile is not None
+    )
+
+
+def check_windows(
+    rules: Rules, times_by_class: Mapping[str, Sequence[float]], start_s: float, end_s: float
+) -> list[str]:
+    """One sentence for every sustained rule that could never pass, however fast the answers.
+
+    `times_by_class`: when measured requests are due in a round measured from `start_s` to `end_s`, by class and of
+    "all"; what is not there is not known beforehand.
+    """
+    return [
+        sentence
+        for rule in rules.guardrails
+        if rule.sustained is not None
+        for sentence in _too_thin(rule, rule.sustained, times_by_class.get(rule.class_), start_s, end_s)
+    ]
+
+
+def _too_thin(
+    rule: Guardrail, sustained: Sustained, times: Sequence[float] | None, start_s: float, end_s: float
+) -> Iterator[str]:
+    if sustained.for_s > end_s - start_s:
+        yield (
+            f"{rule.id} looks back over {wording.value(sustained.for_s, 's')}, the measured part of a round is "
+            f"{wording.value(end_s - start_s, 's')} long; use longer phases or a shorter for"
+        )
+        return
+    if times is None:
+        return
+    ones, none = np.ones(len(times)), np.zeros(len(times))
+    watched = watch(Exceedances(np.sort(times), ones, none, ones, none), sustained, 0.5, start_s, end_s)
+    if not enough_time_seen([watched]):
+        seen = watched.evaluable / len(watched.moments)
+        yield (
+            f"{rule.id} needs {FEWEST_REQUESTS} requests in its window of {wording.value(sustained.window, 's')} "
+            f"for {wording.share(EVALUABLE)} of the time, the schedule has them for {wording.share(seen)}; use a "
+            "longer window or a higher rate"
+        )
+
+
+def _problems(rule: Rule, counts: Mapping[str, int], fewest: Mapping[str, int], rules: Rules) -> Iterator[str]:
     if rule.class_ not in counts:
         known = ", ".join(sorted(counts))
         yield f"{rule.id} is about class {rule.class_}, which the schedule does not have; it has {known}"
         return
-    n = counts[rule.class_]
+    if rule.class_ != "all" and rule.metric not in BY_CLASS:
+        yield f"{rule.id}: {rule.metric} is not known by class; leave class out"
+        return
     if isinstance(rule, Guardrail) and rule.sustained is not None:
         return
+    n = fewest[rule.class_]
     if rule.metric in LATENCIES and rule.quantile is not None and not carries(n, rule.quantile):
         yield _too_few(rule, rule.quantile, n)
     if rule.metric == "error_rate" and rule.max is not None and 0 < rule.max < 1:
-        yield from _error_rate(rule, rule.max, n, rules)
+        yield from _error_rate(rule, rule.max, counts[rule.class_], rules)
 
 
 def _too_few(rule: Rule, quantile: float, n: int) -> str:

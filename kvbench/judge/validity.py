@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from kvbench.judge import wording
+from kvbench.judge.canaries import leaked
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.findings import Finding, FindingKind, clean
-from kvbench.judge.instrument import contention_cores, scrape_coverage, send_lag_p99, swap_growth
+from kvbench.judge.instrument import contention_cores, scrape_coverage, send_lag_p99, swap_growth, swap_moved
 from kvbench.judge.integrity import clock_faults, identity_faults, source_faults
 from kvbench.judge.lengths import lengths
 from kvbench.judge.offered import load_differences, never_sent, prompt_differences
@@ -20,10 +21,10 @@ from kvbench.judge.verdict import RuleResult
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
 
-__all__ = ["Checked", "check_validity", "spoiled"]
+__all__ = ["Checked", "check_validity", "spoiled", "unforgiven"]
 
 BASELINE_EVENTS = {"died": FindingKind.DIED, "frozen": FindingKind.FROZEN, "restarted": FindingKind.RESTARTED}
-SWAP_GROWTH_BYTES = 64 * 2**20
+SWAPPED_BYTES = 64 * 2**20
 """A kernel moves a few idle pages out at any time; more than that takes memory that the round touches."""
 
 
@@ -50,12 +51,17 @@ class Checked:
 def spoiled(pair: RoundPair, rules: Rules, workload: Workload) -> list[Finding]:
     """Why a pair of rounds does not count although the engines are not to blame: findings of kinds that pass.
 
-    None when something happened to an engine or when anything is wrong that does not pass: a repeat would hide it.
+    None where a repeat would hide what is not forgiven.
     """
-    if pair.baseline.events or pair.candidate.events:
-        return []
-    findings = _pair_findings(pair, rules, workload)
-    return findings if all(finding.passes for finding in findings) else []
+    return [] if unforgiven(pair, rules, workload) else _pair_findings(pair, rules, workload)
+
+
+def unforgiven(pair: RoundPair, rules: Rules, workload: Workload) -> bool:
+    """Whether something happened to an engine, text of another tenant came out, or anything is wrong that does not
+    pass."""
+    if pair.baseline.events or pair.candidate.events or leaked([pair.candidate]):
+        return True
+    return not all(finding.passes for finding in _pair_findings(pair, rules, workload))
 
 
 def check_validity(comparison: Comparison) -> Checked:
@@ -71,9 +77,10 @@ def check_validity(comparison: Comparison) -> Checked:
 
 
 def _missing(comparison: Comparison) -> Iterable[Finding]:
-    """Too few rounds, unless something else ended the run early: another finding, or the candidate's own end."""
+    """Too few rounds, unless something else ended the run early: a finding, the candidate's own end, or a leak."""
     done, fewest = len(comparison.pairs), comparison.rules.rounds.min
-    if done < fewest and not any(pair.candidate.events for pair in comparison.pairs):
+    ended = any(pair.candidate.events for pair in comparison.pairs) or leaked(_by_arm(comparison)[1])
+    if done < fewest and not ended:
         pairs = wording.count(done, "pair")
         yield Finding(FindingKind.MISSING, f"{pairs} of rounds recorded, the rules ask for at least {fewest}")
 
@@ -182,10 +189,13 @@ def _contention(recorded: ArmRound, rules: Rules, workload: Workload) -> list[st
 
 
 def _swap(recorded: ArmRound, workload: Workload) -> list[str]:
-    grown = swap_growth(recorded, workload)
-    if grown is None or grown <= SWAP_GROWTH_BYTES:
-        return []
-    return [f"{wording.value(grown, 'bytes')} more in use than at the start of the measured part"]
+    """By what swap holds more, else by what went out and came back, which leaves it as full as it was."""
+    grown, moved = swap_growth(recorded, workload), swap_moved(recorded, workload)
+    if grown is not None and grown > SWAPPED_BYTES:
+        return [f"{wording.value(grown, 'bytes')} more in use than at the start of the measured part"]
+    if moved is not None and moved > SWAPPED_BYTES:
+        return [f"{wording.value(moved, 'bytes')} went out or came back in the measured part"]
+    return []
 
 
 def _length_findings(pair: RoundPair, rules: Rules) -> list[Finding]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from kvbench.judge.quality import HitQuality, Holdout, LedgerTotals
+from kvbench.judge.quality import HitQuality, Holdout, LedgerTotals, SourcePrediction
 from kvbench.judge.verdict_model import JudgeModel
 
 __all__ = [
@@ -70,7 +70,10 @@ class RuleResult(JudgeModel):
     ci: tuple[float, float] | None = None
     decision_ci: tuple[float, float] | None = None
     limit: float | None = None
+    sign_flip_p: float | None = None
+    """Of a ratio, that there is no difference; where rounds are enough for it. A description: intervals decide."""
     windows: list[dict[str, float | str | None]] = Field(default_factory=list)
+    """A row a round. `..._low_s` and `..._high_s`: what the round alone knows (block bootstrap, a description)."""
     text: str
 
 
@@ -149,6 +152,8 @@ class CandidateVerdict(JudgeModel):
     """What the candidate's hits were worth (description, not decision)."""
     holdout: list[Holdout] = Field(default_factory=list)
     """With `tier_holdout`: the secondary tier's effect, all requests and each class (description, not decision)."""
+    prediction: list[SourcePrediction] = Field(default_factory=list)
+    """What plans said of both arms, beside what was measured (description, not decision)."""
 
 
 class Verdict(CandidateVerdict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +17,14 @@ from kvbench.judge.evidence_rules import judge_evidence
 from kvbench.judge.judge import judge
 from kvbench.judge.needed import units_needed
 from kvbench.judge.verdict import RuleResult
+from kvbench.record.tables import LEDGER
 from tests.judge.ask import about, evidence, result_of
 from tests.judge.build import (
     BASELINE,
     PROMPT,
     SCRAPES,
     against_itself,
+    as_table,
     comparison,
     good_pairs,
     metric_rows,
@@ -235,6 +238,46 @@ class TestHitsWorthIt:
             for p in self.split(0.2, 1.0)
         ]
         assert evidence(comparison(pairs), "hits-worth-it").status == "unknown"
+
+    def served_by(self, tiers: Sequence[str], pairs: list[RoundPair]) -> list[RoundPair]:
+        """The candidate's requests with a ledger: of each, which tier had nine tenths of its prompt."""
+        rows = {tier: [0.9 * PROMPT * (tier == each) for each in tiers] for tier in ("host", "disk")}
+        cached = np.add(rows["host"], rows["disk"])
+        frame = pd.DataFrame(
+            {"id": range(len(tiers)), "prompt_tokens": PROMPT, "computed": PROMPT - cached, "device": 0, **rows}
+        )
+        table = as_table(frame.assign(unattributed=0, evidence="told"), LEDGER)
+        return [replace(p, candidate=replace(p.candidate, ledger=table)) for p in pairs]
+
+    def mixed(self, host_ratio: float, disk_ratio: float) -> list[RoundPair]:
+        """Of 400 requests, 140 were served by the host and then 60 by the disk."""
+        pairs = self.split(host_ratio, 1.0)
+        slower = [
+            replace(p, candidate=replace(p.candidate, requests=self.stretched(p.candidate.requests, disk_ratio)))
+            for p in pairs
+        ]
+        return self.served_by(["host"] * 140 + ["disk"] * 60 + [""] * 200, slower)
+
+    def stretched(self, table: pd.DataFrame, by: float) -> pd.DataFrame:
+        changed = table.copy()
+        later = ((by - 1) * (changed["first_token_s"] - changed["sent_s"]))[140:200]
+        for name in ("first_token_s", "last_token_s", "ended_s"):
+            changed.loc[later.index, name] += later
+        return changed
+
+    def test_a_slow_disk_is_not_hidden_by_a_fast_host(self) -> None:
+        found = evidence(comparison(self.mixed(0.2, 7.0)), "hits-worth-it")
+        assert (found.status, found.effect) == ("fail", pytest.approx(1.4, rel=0.05))
+        assert found.text.startswith("TTFT of requests that disk served, against the same requests computed: ratio")
+        verdict = judge(comparison(self.mixed(0.2, 7.0)))
+        assert verdict.verdict == "NO_GO"
+        assert verdict.action is not None
+        assert verdict.action.disable_tier == "disk"
+
+    def test_a_disk_that_is_not_proven_slower_is_judged_with_the_host(self) -> None:
+        found = evidence(comparison(self.mixed(0.2, 1.0)), "hits-worth-it")
+        assert (found.status, found.effect) == ("pass", pytest.approx(0.2, rel=0.05))
+        assert "requests that the tier served" in found.text
 
     def test_an_engine_that_does_not_tell_cached_tokens(self) -> None:
         pairs = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvbench.judge import wording
-from kvbench.judge.sample_check import check_sample
+from kvbench.judge.sample_check import check_sample, check_windows
 from tests.judge.build import rules
 
 P99 = {"id": "ttft-p99", "metric": "ttft", "quantile": 0.99, "max_ratio": 1.1}
@@ -50,10 +50,54 @@ class TestQuantiles:
         assert [s.split()[0] for s in check_sample(written, {"long": 29})] == ["ttft-p90", "b"]
 
     def test_a_sustained_rule_counts_by_windows(self) -> None:
-        assert problems({"long": 30}, P99 | {"max": 2.0, "sustained": {"window": 10, "for": 40}}) == []
+        rule = {key: value for key, value in P99.items() if key != "max_ratio"}
+        assert problems({"long": 30}, rule | {"max": 2.0, "sustained": {"window": 10, "for": 40}}) == []
+
+    def test_the_round_with_fewest_must_carry_it(self) -> None:
+        written = rules(guardrails=[P99], benefits=[], evidence=[])
+        assert check_sample(written, {"long": 310}, {"long": 300, "all": 300}) == []
+        assert check_sample(written, {"long": 310}, {"long": 299, "all": 299})[0].startswith(
+            "ttft-p99 needs 300 requests a round, the schedule has 299; "
+        )
+
+    def test_what_is_not_known_by_class_can_never_be_decided(self) -> None:
+        for metric in ("output_parity", "host_memory", "preemptions"):
+            rule = {"id": "r", "metric": metric, "max": 0.5, "class": "long"}
+            assert problems({"long": 900}, rule) == [f"r: {metric} is not known by class; leave class out"]
 
     def test_what_has_no_quantile_needs_no_sample(self) -> None:
         assert problems({"long": 1}, {"id": "g", "metric": "goodput", "min": 1.0}) == []
+
+
+class TestWindows:
+    RULE = {  # noqa: RUF012
+        "id": "ttft-p99", "metric": "ttft", "quantile": 0.99, "max": 2.0, "sustained": {"window": 10, "for": 40}
+    }  # fmt: skip
+
+    def problems(self, per_s: float, until_s: float = 100.0, **rule: object) -> list[str]:
+        written = rules(guardrails=[self.RULE | rule], benefits=[], evidence=[])
+        times = [n / per_s for n in range(int(until_s * per_s))]
+        return check_windows(written, {"all": times, "long": times}, 0.0, until_s)
+
+    def test_enough_requests_in_every_window_are_fine(self) -> None:
+        assert self.problems(2.1) == []
+
+    def test_too_few_are_told_with_the_share_of_time_that_has_enough(self) -> None:
+        assert self.problems(1.5) == [
+            "ttft-p99 needs 20 requests in its window of 10 s for 90 % of the time, the schedule has them for 0 %; "
+            "use a longer window or a higher rate"
+        ]
+
+    def test_a_round_shorter_than_the_rule_looks_back(self) -> None:
+        assert self.problems(9.0, until_s=30.0) == [
+            "ttft-p99 looks back over 40 s, the measured part of a round is 30 s long; "
+            "use longer phases or a shorter for"
+        ]
+
+    def test_a_class_whose_times_are_not_known_is_left_alone_but_for_the_length(self) -> None:
+        assert self.problems(0.1, **{"class": "agent"}) == []
+        assert "looks back over 40 s" in self.problems(0.1, until_s=30.0, **{"class": "agent"})[0]
+        assert self.problems(0.1, **{"class": "long"}) != []
 
 
 class TestErrorRates:

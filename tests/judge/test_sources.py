@@ -88,6 +88,9 @@ def profile(**tiers: object) -> Profile:
 
 
 HOST, BIGGER, DISK = {"size": "1GiB"}, {"size": "2GiB"}, {"path": "/srv/kv"}
+ELSEWHERE = {"path": "/srv/other"}
+"""Every arm must have a directory of its own, so where it lies is no change of the tier."""
+STORE = {"type": "obj", "bucket": "kv", "endpoint_override": "http://127.0.0.1:9000"}
 
 
 class TestNewestTier:
@@ -104,6 +107,20 @@ class TestNewestTier:
             ({"host": HOST, "disk": DISK}, {"host": HOST}, None),
             ({"host": HOST}, {"host": HOST}, None),
             ({"disk": DISK, "host": HOST}, {"host": HOST, "device": {"kv_dtype": "fp8"}}, "device"),
+            ({"host": HOST, "disk": DISK}, {"host": BIGGER, "disk": ELSEWHERE}, "host"),
+            (
+                {"host": HOST, "disk": DISK},
+                {"device": {"kv_dtype": "fp8"}, "host": HOST, "disk": ELSEWHERE},
+                "device",
+            ),
+            ({"host": HOST, "disk": DISK}, {"host": HOST, "disk": ELSEWHERE}, None),
+            ({"host": HOST, "disk": DISK}, {"host": BIGGER, "disk": ELSEWHERE | {"read_threads": 4}}, "disk"),
+            ({"host": HOST}, {"host": HOST, "secondary": [STORE]}, "disk"),
+            (
+                {"host": HOST, "secondary": [STORE]},
+                {"host": HOST, "secondary": [STORE | {"io_threads": 4}]},
+                "disk",
+            ),
         ],
     )
     def test_is_the_coldest_added_else_the_coldest_changed(

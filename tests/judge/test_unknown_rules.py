@@ -98,7 +98,7 @@ class TestARuleThatSaysNothing:
             (RATIO, "quantile", "needs a quantile"),
             ({"metric": "source_share", "source": "disk", "min": 0.1}, "source", "needs a `source`"),
             (
-                RATIO | {"max": 2.0, "sustained": {"window": 10, "for": 40}},
+                {"metric": "ttft", "quantile": 0.5, "max": 2.0, "sustained": {"window": 10, "for": 40}},
                 "max",
                 "as a sustained rule needs a latency, a quantile and `max`",
             ),

@@ -27,6 +27,16 @@ from tests.judge.change import (
 )
 
 
+def host_also(**figures: float | list[float]) -> pd.DataFrame:
+    """An idle host with further figures at its ten samples."""
+    times = host_rows()["t_s"].unique()
+    more = [
+        pd.DataFrame({"t_s": times, "name": name, "value": np.broadcast_to(values, len(times))})
+        for name, values in figures.items()
+    ]
+    return pd.concat([host_rows(), *more], ignore_index=True)
+
+
 class TestBudgets:
     """A figure at its budget is within it."""
 
@@ -69,6 +79,28 @@ class TestBudgets:
         before = host_rows(swapped=100 * 2.0**20)
         before = before[before["t_s"] > 70]
         assert kinds(comparison(with_candidate(good_pairs(), 1, host=before))) == set()
+
+    def test_swap_that_is_as_full_as_before_but_was_moved_through(self) -> None:
+        """64 MiB in a hundred seconds may be moved."""
+        for megabytes_per_s, found in ((0.6, set()), (0.7, {FindingKind.SWAP})):
+            moving = host_also(swap_read_bytes_per_s=megabytes_per_s * 2**20, swap_write_bytes_per_s=0.0)
+            run = comparison(with_candidate(good_pairs(), 1, host=moving))
+            assert kinds(run) == found
+        (finding,) = check_validity(run).findings
+        assert "the host swapped: 70 MiB went out or came back in the measured part" in finding.text
+
+    def test_clocks(self) -> None:
+        """They drift by milliseconds; half a second more is a clock that was set, or a machine that slept."""
+        drift = host_also(clock_wall_s=[1e9 + 0.1 * place for place in range(10)], clock_suspended_s=3.0)
+        assert kinds(comparison(with_candidate(good_pairs(), 1, host=drift))) == set()
+        for name, words in (
+            ("clock_wall_s", "a clock jumped: the wall clock was set by 5 s at 60 s"),
+            ("clock_suspended_s", "a clock jumped: the machine slept for 5 s at 60 s"),
+        ):
+            jump = host_also(**{name: [0.0] * 5 + [5.0] * 5})
+            (finding,) = check_validity(comparison(with_candidate(good_pairs(), 1, host=jump))).findings
+            assert (finding.kind, finding.passes) == (FindingKind.CLOCK, True)
+            assert words in finding.text
 
     def test_token_mismatch(self) -> None:
         few = candidate_edited(setting("prompt_tokens_engine", 1001, slice(0, 3)))
