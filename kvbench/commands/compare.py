@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kvbench.commands.options import (
+    PROBE_OPTION,
     ROUNDS_OPTION,
     RULES_OPTION,
     WORKLOAD_OPTION,
@@ -19,6 +20,7 @@ from kvbench.commands.options import (
     Web,
     Workers,
 )
+from kvbench.errors import InputError
 from kvbench.report.streams import people
 from kvbench.spec.crew import SECRET_ENV, Crew, make_crew
 
@@ -29,6 +31,7 @@ EXAMPLES = (
     "kvbench compare baseline.yaml tiered.yaml\n\n"
     "kvbench compare baseline.yaml host.yaml host-and-disk.yaml --workload mixed --rules default --rounds 6\n\n"
     "kvbench compare EXPERIMENT.yaml --dry-run\n\n"
+    "kvbench compare cpu/baseline cpu/host-and-disk --workload mixed --probe results/.../probe.json\n\n"
     "kvbench compare --resume results/20260131T120000Z-tiered"
 )
 
@@ -56,6 +59,16 @@ def compare(
             show_default="none",
         ),
     ] = None,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--plan",
+            metavar="FILE",
+            help="Hold what `kvbench plan --out` predicted against what is measured; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    probe: Annotated[Path | None, PROBE_OPTION] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, how long, and the schedule's reuse.")
     ] = False,
@@ -78,12 +91,19 @@ def compare(
     if resume is not None:
         from kvbench.compare import command
 
+        if plan or probe:
+            raise InputError("a run knows its own predictions", do="leave --plan and --probe out beside --resume")
+
         if dry_run:
             command.what_is_missing(resume, request, as_json=as_json)
         command.resume(resume, request, crew, console=console, as_json=as_json, record=record)
     experiment, warnings = prepared(request, console)
     from kvbench.compare import command
+    from kvbench.compare.prediction import predicted
 
+    told = predicted(experiment, plan or [], probe)
     if dry_run:
-        command.dry_run(experiment, warnings, as_json=as_json)
-    command.compare(experiment, warnings, out, crew or Crew(), console=console, as_json=as_json, record=record)
+        command.dry_run(experiment, warnings, told, as_json=as_json)
+    command.compare(
+        experiment, warnings, out, crew or Crew(), told, console=console, as_json=as_json, record=record
+    )

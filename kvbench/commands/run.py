@@ -39,7 +39,10 @@ def run(
     web: Web = None,
     as_json: Json = False,
 ) -> None:
-    """Record one arm; nothing is judged."""
+    """Record one arm; nothing is judged.
+
+    Exit code 4 when its engine died, froze or was not as asked. `kvbench compare --resume` goes on with it.
+    """
     from kvbench.compare.request import read_arm
 
     crew = make_crew(workers, expect_workers, master_bind, worker_secret_env, web) or Crew()

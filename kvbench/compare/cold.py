@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvbench.engine.base import Endpoint, Engine, Launch
+from kvbench.engine.reset import blocks_on_disk
 from kvbench.observe.scrape import scrape_once
 
 __all__ = ["residue_before"]
@@ -24,7 +25,7 @@ def residue_before(engine: Engine, endpoint: Endpoint, launch: Launch) -> tuple[
         f"{name} is {values[name]:g} before the first request" for name in _MUST_BE_ZERO if values.get(name)
     ]
     if launch.disk_directory is not None:
-        blocks = sum(1 for path in launch.disk_directory.rglob("*.bin"))
+        blocks = blocks_on_disk(launch.disk_directory)
         if blocks:
             residue.append(f"the disk tier holds {blocks} blocks before the first request")
     return tuple(residue), ()

@@ -16,6 +16,7 @@ from rich.console import Console
 from kvbench.compare.difference import refuse_differences, show_differences
 from kvbench.compare.ledgers import rebuild_ledgers
 from kvbench.compare.plan import plan_comparison, refuse, show_plan
+from kvbench.compare.prediction import Predicted, show_predicted
 from kvbench.compare.preflight import check_host
 from kvbench.compare.publish import publish, report_data
 from kvbench.compare.request import Request, check_same, prepared
@@ -27,7 +28,7 @@ from kvbench.compare.stored import judge_stored
 from kvbench.compare.summary import show_summary, summarise
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import check_serves, install
-from kvbench.errors import EngineError, InputError, Interrupted
+from kvbench.errors import EngineError, InputError, Interrupted, RunError
 from kvbench.history.store import append
 from kvbench.record.journal import Journal
 from kvbench.record.manifest import Manifest
@@ -44,15 +45,17 @@ from kvbench.spec.workload import Workload
 __all__ = ["compare", "demo", "dry_run", "report", "resume", "run", "start_engine", "what_is_missing"]
 
 
-def dry_run(experiment: Experiment, warnings: list[str], *, as_json: bool) -> NoReturn:
+def dry_run(experiment: Experiment, warnings: list[str], predicted: Predicted, *, as_json: bool) -> NoReturn:
     """Show what would run; nothing is started. Exit 2 when a rule cannot be carried by the workload."""
     plan = plan_comparison(experiment, warnings)
     if not as_json:
         show_plan(Console(highlight=False), plan)
+        show_predicted(Console(highlight=False), predicted)
     refuse(plan)
     refuse_differences(experiment)
     if as_json:
-        print_document(plan.document())
+        told = [record.model_dump() for record in predicted.records]
+        print_document(plan.document() | ({"predictions": told} if told else {}))
     sys.exit(0)
 
 
@@ -61,6 +64,7 @@ def compare(
     warnings: list[str],
     out: Path,
     crew: Crew,
+    predicted: Predicted = Predicted(),  # noqa: B008 - a frozen value
     *,
     console: Console,
     as_json: bool,
@@ -75,7 +79,8 @@ def compare(
     show_differences(console, plan.differences)
     run = RunDirectory.create(out, "-vs-".join(p.name for p in experiment.arms)[:80])
     with run.held():
-        manifest = new_manifest(run, experiment, warnings).model_copy(update={"crew": crew})
+        predicted.store(run)
+        manifest = new_manifest(run, experiment, warnings, predicted.records).model_copy(update={"crew": crew})
         _record(Journal(run, manifest), console)
     _show(run, console, as_json, record=record)
 
@@ -225,4 +230,5 @@ def _show_figures(run: RunDirectory, manifest: Manifest, console: Console, as_js
         print_document(summary)
     else:
         show_summary(console, manifest, summary)
-    sys.exit(0)
+    failed = summary["events"] or summary["config_differences"]
+    sys.exit(RunError.exit_code if failed else 0)

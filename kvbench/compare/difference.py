@@ -78,8 +78,10 @@ def _rendered(profile: Profile) -> Rendered:
     """With the arm's own name, which stands in engine ids and paths, taken out."""
     if profile.engine.kind == "attached":
         return Rendered(argv=(), env={})
-    own = f"kvbench-{profile.name}"
-    rendered = render_profile(profile)
+    return _without_name(render_profile(profile), f"kvbench-{profile.name}")
+
+
+def _without_name(rendered: Rendered, own: str) -> Rendered:
     return Rendered(
         argv=tuple(word.replace(own, "kvbench-ARM") for word in rendered.argv),
         env={name: value.replace(own, "kvbench-ARM") for name, value in rendered.env.items()},
@@ -87,16 +89,26 @@ def _rendered(profile: Profile) -> Rendered:
             path.replace(own, "kvbench-ARM"): text.replace(own, "kvbench-ARM")
             for path, text in rendered.files.items()
         },
+        beside={name: _without_name(each, own) for name, each in rendered.beside.items()},
     )
 
 
 def rendered_difference(baseline: Rendered, candidate: Rendered) -> list[str]:
-    """Arguments, then environment, then files; nothing when they are the same."""
+    """Arguments, then environment, then files, then what is started beside; nothing when they are the same."""
     return [
         *_argument_lines(_flags(baseline.argv), _flags(candidate.argv)),
         *_environment_lines(baseline.env, candidate.env),
         *_file_lines(baseline.files, candidate.files),
+        *_beside_lines(baseline.beside, candidate.beside),
     ]
+
+
+def _beside_lines(here: Mapping[str, Rendered], there: Mapping[str, Rendered]) -> list[str]:
+    lines = []
+    for name in dict.fromkeys((*here, *there)):
+        pair = (here.get(name, Rendered((), {})), there.get(name, Rendered((), {})))
+        lines += [f"{line} (of {name}, started beside it)" for line in rendered_difference(*pair)]
+    return lines
 
 
 def _flags(argv: Iterable[str]) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from kvbench.engine.lmcache import via_lmcache
 from kvbench.engine.vllm import blocks_per_chunk
 from kvbench.errors import RecordError
 from kvbench.ledger.account import RoundEvidence, Splits, account
@@ -45,6 +46,7 @@ def write_ledger(run: RunDirectory, profile: Profile, record: RoundRecord) -> No
         schedule=read_schedule(schedule) if schedule.exists() and not events.empty else None,
         token_id_range=record.token_id_range,
         blocks_per_chunk=blocks_per_chunk(profile),
+        events_tell_tiers=not via_lmcache(profile),
     )
     write_table(directory / "ledger.parquet", account(evidence))
     if evidence.history is not None:

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from kvbench.compare.difference import rendered_differences, show_differences
 from kvbench.errors import InputError
-from kvbench.judge.sample_check import check_sample
+from kvbench.judge.phases import measured_end, measured_start
+from kvbench.judge.sample_check import check_sample, check_windows, scarce
 from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.reuse import expected_sources
 from kvbench.report.plain import plain
@@ -25,6 +26,9 @@ __all__ = ["ComparisonPlan", "plan_comparison", "show_plan"]
 
 ENGINE_START_S = 20.0
 """A start of the embedded engine on two quiet cores takes 14 to 18 s; engines with large weights take longer."""
+
+ANY_CAPACITY = {"device": 100_000, "host": 100_000}
+"""Tokens, where only the engine knows: pools sized by it change what requests say, not how many there are."""
 
 SOURCES = ("device", "host", "disk", "computed")
 
@@ -72,7 +76,6 @@ def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPl
     summary = describe(schedule, _block_tokens(experiment.baseline)) if schedule else None
     if played is not None and summary is not None:
         summary = replace(summary, compactions=0)  # no turn of a replay carries anything, rewritten or not
-    counts = {name: c.measured for name, c in summary.classes.items()} if summary else {}
     round_s = sum(phase.for_s for phase in experiment.workload.phases)
     launched = [p for p in experiment.arms if p.engine.kind != "attached"]
     per_round = round_s * len(experiment.arms) + ENGINE_START_S * len(launched)
@@ -84,31 +87,78 @@ def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPl
         sources={p.name: _expected(p, schedule) for p in experiment.arms},
         seconds=(per_round * rounds.min, per_round * rounds.max),
         warnings=tuple(warnings),
-        refused=tuple(check_sample(experiment.rules, counts)) if summary and not summary.upper_bound else (),
+        refused=tuple(_refused(experiment, schedule)),
         replay=played,
         differences=rendered_differences(experiment),
     )
 
 
 def _first_schedule(experiment: Experiment) -> tuple[Schedule | None, ReplaySummary | None]:
-    baseline = experiment.baseline
+    capacities = _capacities_tokens(experiment.baseline)
     needs_engine = any(c.prefix and c.prefix.working_set for c in experiment.workload.classes.values())
-    capacities = _capacities_tokens(baseline)
     if needs_engine and capacities is None:
         return None, None
-    limit = baseline.engine.args.get("max-model-len")
-    max_model_len = limit if isinstance(limit, int) else None
     if experiment.workload.arrivals.trace is not None:
-        played = build_replay(experiment.workload, 1, capacities_tokens=capacities, max_model_len=max_model_len)
+        played = build_replay(
+            experiment.workload, 1, capacities_tokens=capacities, max_model_len=_longest(experiment.baseline)
+        )
         return played.schedule, played.summary
-    schedule = build_schedule(
+    return _schedule(experiment, 1, capacities), None
+
+
+def _schedule(experiment: Experiment, index: int, capacities_tokens: dict[str, int] | None) -> Schedule:
+    return build_schedule(
         experiment.workload,
-        1,
-        block_tokens=_block_tokens(baseline),
-        capacities_tokens=capacities,
-        max_model_len=max_model_len,
+        index,
+        block_tokens=_block_tokens(experiment.baseline),
+        capacities_tokens=capacities_tokens,
+        max_model_len=_longest(experiment.baseline),
     )
-    return schedule, None
+
+
+def _longest(profile: Profile) -> int | None:
+    limit = profile.engine.args.get("max-model-len")
+    return limit if isinstance(limit, int) else None
+
+
+def _refused(experiment: Experiment, first: Schedule | None) -> list[str]:
+    """Rules that the workload cannot carry in some round. How many requests there are depends on the engine only in
+    a closed loop.
+    """
+    if experiment.workload.arrivals.process == "closed":
+        return []
+    rules, trace = experiment.rules, experiment.workload.arrivals.trace
+    known = _capacities_tokens(experiment.baseline) or ANY_CAPACITY
+    schedule = first or _schedule(experiment, 1, known)
+    counts = [_measured(schedule)]
+    if trace is None and scarce(rules, counts[0]):
+        others = range(2, rules.rounds.max + 1)
+        counts += [_measured(_schedule(experiment, index, known)) for index in others]
+    fewest = {name: min(each.get(name, 0) for each in counts) for name in counts[0]}
+    fewest["all"] = min(sum(each.values()) for each in counts)
+    span_s = measured_start(experiment.workload), measured_end(experiment.workload)
+    return [*check_sample(rules, counts[0], fewest), *check_windows(rules, _due(schedule), *span_s)]
+
+
+def _measured(schedule: Schedule) -> dict[str, int]:
+    """Measured requests by class; a class may have none."""
+    counts = dict.fromkeys((request.class_ for request in schedule.requests), 0)
+    for request in schedule.requests:
+        counts[request.class_] += request.measured
+    return counts
+
+
+def _due(schedule: Schedule) -> dict[str, list[float]]:
+    """When measured requests are due, by class and of all; without those of which some follow an answer."""
+    due: dict[str, list[float]] = {"all": []}
+    follow = set()
+    for request in schedule.requests:
+        for name in ("all", request.class_) if request.measured else ():
+            if request.intended_s is None:
+                follow.add(name)
+            else:
+                due.setdefault(name, []).append(request.intended_s)
+    return {name: times for name, times in due.items() if name not in follow}
 
 
 def _block_tokens(profile: Profile) -> int:

@@ -12,7 +12,7 @@ from kvbench.report.streams import say
 from kvbench.spec.crosscheck import check_experiment
 from kvbench.spec.loading import Experiment, load_experiment, load_profile, load_rules, load_workload
 from kvbench.spec.profile import Profile
-from kvbench.spec.rules import Rounds
+from kvbench.spec.rules import Rounds, Rules
 from kvbench.spec.shipped import DEFAULT_RULES, DEFAULT_WORKLOAD
 from kvbench.spec.support import check_supported
 from kvbench.spec.workload import Workload
@@ -61,11 +61,11 @@ def check_same(request: Request, manifest: Manifest) -> None:
         said["profiles"] = (list(experiment.arms), [arm.profile for arm in manifest.arms])
         if len(request.profiles) == 1:
             said["workload"] = (experiment.workload, manifest.workload)
+            said["rules"] = (_with_rounds(experiment.rules, manifest), manifest.rules)
     if request.workload is not None:
         said["workload"] = (load_workload(request.workload), manifest.workload)
     if request.rules is not None:
-        bounds = {"rounds": manifest.rules.rounds}
-        said["rules"] = (load_rules(request.rules).model_copy(update=bounds), manifest.rules)
+        said["rules"] = (_with_rounds(load_rules(request.rules), manifest), manifest.rules)
     if request.rounds is not None:
         said["rounds"] = (request.rounds, manifest.rounds_planned)
     changed = [name for name, (now, then) in said.items() if now != then]
@@ -74,6 +74,11 @@ def check_same(request: Request, manifest: Manifest) -> None:
             f"the run began with other {' and other '.join(changed)} than are given now",
             do="leave them out: a run knows its own; or begin a new run",
         )
+
+
+def _with_rounds(rules: Rules, manifest: Manifest) -> Rules:
+    """How many rounds there are may have been said beside the file."""
+    return rules.model_copy(update={"rounds": manifest.rules.rounds})
 
 
 def _read(request: Request) -> Experiment:

@@ -28,6 +28,7 @@ from kvbench.load.plan import LoadPlan
 from kvbench.load.run import LoadResult, run_load
 from kvbench.observe.host import HostSampler
 from kvbench.observe.kv_events import KvEventListener
+from kvbench.observe.precedence import observers_first
 from kvbench.observe.scrape import Scraper
 from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.reuse import expected_sources
@@ -221,6 +222,7 @@ def _drive(
         watch = Watch(
             engine,
             latest=scraper.latest,
+            beginnings=scraper.beginnings,
             frozen_after_s=patience_s,
             evidence=lambda: (
                 gather(directory, log=launch.log, pids=engine.state().pids, metrics=scraper.latest()).name
@@ -232,12 +234,13 @@ def _drive(
         scraper.start()
         host.start()
         listener = _Listener(job, schedule.duration_s, watch, scraper, view)
-        load = run_load(
-            _load_plan(job, journal, endpoint, directory),
-            on_event=listener,
-            should_stop=lambda: _look(listener, limit),
-        )
-        time.sleep(SETTLE_S)
+        with observers_first():
+            load = run_load(
+                _load_plan(job, journal, endpoint, directory),
+                on_event=listener,
+                should_stop=lambda: _look(listener, limit),
+            )
+            time.sleep(SETTLE_S)
         limit.look()
         zero = watch.time_zero if watch.time_zero is not None else time.monotonic()
         scrapes = scraper.stop(zero, measured=_measured_span(schedule), answered_until_s=_answered_until(directory))

@@ -7,7 +7,7 @@ from kvbench.compare.stored import candidates, judge_rounds, read_round
 from kvbench.errors import Interrupted, KvbenchError, LoadError, RecordError
 from kvbench.judge.evidence import ArmRound, RoundPair
 from kvbench.judge.judge import decided
-from kvbench.judge.validity import spoiled
+from kvbench.judge.validity import spoiled, unforgiven
 from kvbench.judge.verdict import Verdict
 from kvbench.record.journal import Journal
 from kvbench.record.manifest import Manifest
@@ -83,19 +83,22 @@ def _record_group(journal: Journal, view: LiveView, rounds: dict[tuple[str, int]
 
 
 def _spoiled(manifest: Manifest, rounds: dict[tuple[str, int], ArmRound], index: int) -> list[str]:
-    """Why the rounds at `index` do not count, as sentences; findings of kinds that pass."""
+    """Why the rounds at `index` do not count, as sentences; findings of kinds that pass.
+
+    All arms are repeated together, so none is while any candidate's pair shows what a repeat would hide.
+    """
     baseline = manifest.arms[0].name
     if manifest.kind == "run":
         return list(rounds[baseline, index].load_faults)
-    sentences: list[str] = []
-    for candidate in candidates(manifest):
-        if (baseline, index) not in rounds or (candidate, index) not in rounds:
-            continue
-        pair = RoundPair(index, rounds[baseline, index], rounds[candidate, index])
-        for finding in spoiled(pair, manifest.rules, manifest.workload):
-            if finding.text not in sentences:
-                sentences.append(finding.text)
-    return sentences
+    judged = (manifest.rules, manifest.workload)
+    pairs = [
+        RoundPair(index, rounds[baseline, index], rounds[candidate, index])
+        for candidate in candidates(manifest)
+        if (baseline, index) in rounds and (candidate, index) in rounds
+    ]
+    if any(unforgiven(pair, *judged) for pair in pairs):
+        return []
+    return list(dict.fromkeys(finding.text for pair in pairs for finding in spoiled(pair, *judged)))
 
 
 def _job(journal: Journal, name: str, index: int, prove_only: bool) -> RoundJob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +16,7 @@ from kvbench.compare.difference import allowed_differences, forbidden_difference
 from kvbench.engine.base import Rendered
 from kvbench.engine.create import render_profile
 from kvbench.record.content import content_digests
-from kvbench.record.manifest import ArmRecord, Manifest
+from kvbench.record.manifest import ArmRecord, Manifest, PredictionRecord
 from kvbench.record.run_directory import RunDirectory, utc_now
 from kvbench.spec.loading import Experiment
 from kvbench.spec.profile import Profile
@@ -57,12 +58,15 @@ def _gpu_driver() -> str | None:
     return found[1] if found else None
 
 
-def new_manifest(run: RunDirectory, experiment: Experiment, warnings: list[str]) -> Manifest:
+def new_manifest(
+    run: RunDirectory, experiment: Experiment, warnings: list[str], predictions: Sequence[PredictionRecord] = ()
+) -> Manifest:
     """Of a comparison."""
     arms = [_arm(experiment.baseline, "baseline"), *(_arm(p, "candidate") for p in experiment.candidates)]
     manifest = _manifest(run, "compare", arms, experiment.workload, experiment.rules)
-    return manifest.model_copy(
+    manifest = manifest.model_copy(
         update={
+            "predictions": list(predictions),
             "arm_differences": forbidden_differences(experiment),
             "allowed_differences": allowed_differences(experiment),
             "rendered_differences": rendered_differences(experiment),
@@ -70,6 +74,7 @@ def new_manifest(run: RunDirectory, experiment: Experiment, warnings: list[str])
             "rounds_planned": experiment.rules.rounds.max,
         }
     )
+    return manifest.model_copy(update={"digests": content_digests(manifest)})
 
 
 def single_arm_manifest(
@@ -111,5 +116,10 @@ def _arm(profile: Profile, role: str) -> ArmRecord:
             "argv": list(rendered.argv),
             "env": rendered.env,
             "files": rendered.files,
+            "beside": {name: _start(each) for name, each in rendered.beside.items()},
         }
     )
+
+
+def _start(rendered: Rendered) -> dict[str, object]:
+    return {"argv": list(rendered.argv), "env": rendered.env, "files": rendered.files}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvbench.judge.evidence import ArmRound, Comparison, EngineEvent, RoundPair, ScrapeSummary
+from kvbench.judge.evidence import ArmRound, Comparison, EngineEvent, Prediction, RoundPair, ScrapeSummary
 from kvbench.judge.judge import combine, judge
 from kvbench.judge.verdict import CandidateVerdict, Verdict
 from kvbench.record.manifest import Manifest, RoundRecord
@@ -60,6 +60,7 @@ def comparison(manifest: Manifest, candidate: str, rounds: dict[tuple[str, int],
         rounds_planned=manifest.rounds_planned,
         unit=manifest.unit,
         arm_differences=tuple(manifest.arm_differences),
+        predictions=tuple(Prediction(**told.model_dump(exclude={"plan"})) for told in manifest.predictions),
         attached=any(arm.profile.engine.kind == "attached" for arm in manifest.arms),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 
 from kvbench.errors import RecordError
 
-__all__ = ["write_table", "write_text"]
+__all__ = ["write_document", "write_table", "write_text"]
 
 
 def _replace(path: Path, temporary: Path) -> None:
@@ -39,6 +40,11 @@ def write_text(path: Path, text: str) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise _refused(path, error) from error
+
+
+def write_document(path: Path, document: object) -> None:
+    """Write `document` as JSON. RecordError when the disk refuses; ValueError for what JSON cannot hold (NaN)."""
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def write_table(path: Path, table: pa.Table) -> None:

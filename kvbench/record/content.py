@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import hashlib
 
-from kvbench.record.manifest import Manifest
-from kvbench.spec.model import SpecModel
+from pydantic import BaseModel
 
-__all__ = ["content_digests", "edited"]
+from kvbench.record.manifest import Manifest
+
+__all__ = ["content_digests", "digest", "edited"]
 
 
 FORM = "sha256:"
 
 
 def content_digests(manifest: Manifest) -> dict[str, str]:
-    """`sha256:...` of each resolved profile, of the workload and of the rules.
-
-    Over what is not a default, so that keys that later versions add with a default change no digest.
-    """
-    parts: dict[str, SpecModel] = {f"profile {arm.name}": arm.profile for arm in manifest.arms}
+    """`sha256:...` of each resolved profile, of the workload, of the rules and of what was predicted."""
+    parts: dict[str, BaseModel] = {f"profile {arm.name}": arm.profile for arm in manifest.arms}
     parts |= {"workload": manifest.workload, "rules": manifest.rules}
-    return {name: FORM + hashlib.sha256(_written(part)).hexdigest() for name, part in parts.items()}
+    parts |= {f"prediction for {each.arm}": each for each in manifest.predictions}
+    return {name: digest(part) for name, part in parts.items()}
 
 
-def _written(part: SpecModel) -> bytes:
-    return part.model_dump_json(by_alias=True, exclude_defaults=True).encode()
+def digest(part: BaseModel) -> str:
+    """`sha256:...` over what is not a default, so that keys that later versions add with a default change none."""
+    written = part.model_dump_json(by_alias=True, exclude_defaults=True)
+    return FORM + hashlib.sha256(written.encode()).hexdigest()
 
 
 def edited(manifest: Manifest) -> list[str]:

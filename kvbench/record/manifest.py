@@ -12,13 +12,29 @@ from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
 
-__all__ = ["ArmRecord", "EngineEventRecord", "Manifest", "RoundRecord", "ScrapeRecord"]
+__all__ = [
+    "ArmRecord",
+    "EngineEventRecord",
+    "Manifest",
+    "PredictionRecord",
+    "RoundRecord",
+    "ScrapeRecord",
+    "StartRecord",
+]
 
 
 class RecordModel(BaseModel):
     """Base of what run.json holds: keys added by a later version are kept out of the way, not refused."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+
+class StartRecord(RecordModel):
+    """A command with its environment and files."""
+
+    argv: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)
 
 
 class ArmRecord(RecordModel):
@@ -31,6 +47,19 @@ class ArmRecord(RecordModel):
     argv: list[str] = Field(default_factory=list)
     env: dict[str, str] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
+    beside: dict[str, StartRecord] = Field(default_factory=dict)
+    """Servers that are started before the engine, by name."""
+
+
+class PredictionRecord(RecordModel):
+    """What was predicted of an arm before the run; see `kvbench.judge.evidence.Prediction`."""
+
+    arm: Name
+    costs: str
+    shares: dict[str, float | None]
+    ttft_p50_s: dict[str, float | None]
+    plan: str
+    """The file beside run.json that holds the whole plan."""
 
 
 class EngineEventRecord(RecordModel):
@@ -105,6 +134,8 @@ class Manifest(RecordModel):
     """For each candidate, what its rendered start differs in from the baseline's."""
     warnings: list[str] = Field(default_factory=list)
     rounds_planned: int
+    predictions: list[PredictionRecord] = Field(default_factory=list)
+    """Of the arms that a plan was given for, or made for with what a probe measured."""
     crew: Crew = Crew()
     """Who drives the load. Not part of what is compared: the same requests go out at the same times."""
     digests: dict[str, str] = Field(default_factory=dict)

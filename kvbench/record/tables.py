@@ -42,6 +42,8 @@ REQUESTS = pa.schema(
         ("multi_token_events", pa.int32()),  # events that carried more than one token
         ("branch", pa.int32()),  # side branch of the session, from 0; null: one of its own turns
         ("holdout", pa.bool_()),  # sent past the secondary tier, to see what that tier is worth
+        ("tenant", pa.int32()),  # whose it is, in a workload with canaries
+        ("foreign_canary", pa.int32()),  # tenant whose canary came out, -1 none; null: it could not be looked for
     ]
 )
 TOKENS = pa.schema([("id", pa.int64()), ("index", pa.int32()), ("t_s", pa.float64())])

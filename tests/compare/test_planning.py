@@ -1,0 +1,76 @@
+"""What is refused before a run: rules that some round of the workload cannot carry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvbench.compare.plan import plan_comparison
+from kvbench.spec.loading import Experiment
+from kvbench.spec.profile import Profile
+from kvbench.spec.rules import Rules
+from kvbench.spec.workload import Workload
+
+P90 = {"id": "p90", "metric": "ttft", "quantile": 0.9, "max": 2.0}
+ENGINE = {"kind": "emulated", "model": "any", "args": {"max-model-len": 4096}}
+
+
+def experiment(rule: dict[str, object], rounds: int = 1, **load: object) -> Experiment:
+    workload = {
+        "name": "w",
+        "arrivals": {"process": "poisson", "rate": 4},
+        "phases": [{"name": "fill", "for": 2, "measured": False}, {"name": "steady", "for": 10}],
+        "classes": {"a": {"suffix_tokens": 64, "output_tokens": 4}},
+    }
+    tiers = {"device": {"blocks": 64}, "host": {"size": "64MiB"}}
+    return Experiment(
+        Profile.model_validate({"name": "base", "engine": ENGINE, "tiers": {"device": tiers["device"]}}),
+        (Profile.model_validate({"name": "tiered", "engine": ENGINE, "tiers": tiers}),),
+        Workload.model_validate(workload | load),
+        Rules.model_validate({"guardrails": [rule], "rounds": {"min": 1, "max": rounds}}),
+    )
+
+
+def test_every_round_that_may_be_played_must_carry_a_quantile() -> None:
+    refused = [plan_comparison(experiment(P90, rounds), []).refused for rounds in (1, 12)]
+    assert refused[0] == ()
+    (sentence,) = refused[1]
+    assert sentence.startswith("p90 needs 30 requests a round, the schedule has ")
+    assert "has 4" not in sentence
+
+
+def test_a_pool_sized_from_the_engine_does_not_keep_a_rule_from_being_refused() -> None:
+    prefix = {"tokens": 512, "working_set": {"of": "device", "times": 2}}
+    sized = {"a": {"prefix": prefix, "suffix_tokens": 64, "output_tokens": 4}}
+    one = experiment(P90 | {"quantile": 0.99}, classes=sized)
+    unknown = one.baseline.model_copy(update={"tiers": one.baseline.tiers.model_copy(update={"device": _NO_SIZE})})
+    plan = plan_comparison(replace(one, baseline=unknown), [])
+    assert plan.summary is None
+    assert [sentence.split(",")[0] for sentence in plan.refused] == ["p90 needs 300 requests a round"]
+
+
+_NO_SIZE = experiment(P90).baseline.tiers.device.model_copy(update={"blocks": None})
+
+
+@pytest.mark.parametrize(
+    ("window", "for_s", "words"), [(1, 8, "needs 20 requests"), (1, 60, "looks back over 60 s")]
+)
+def test_a_rollback_rule_that_could_never_pass_is_refused(window: float, for_s: float, words: str) -> None:
+    rule = P90 | {"sustained": {"window": window, "for": for_s}}
+    assert [words in sentence for sentence in plan_comparison(experiment(rule), []).refused] == [True]
+
+
+def test_turns_that_follow_an_answer_may_fill_a_window() -> None:
+    agent = {"weight": 9, "turns": 9, "think": "100ms", "suffix_tokens": 64, "output_tokens": 4}
+    mixed = {"a": {"suffix_tokens": 64, "output_tokens": 4}, "agent": agent}
+    rule = P90 | {"sustained": {"window": 4, "for": 8}}
+    asked = [experiment(rule | {"class": name}, classes=mixed) for name in ("all", "agent", "a")]
+    refused = [" ".join(plan_comparison(each, []).refused) for each in asked]
+    assert ["its window" in sentences for sentences in refused] == [False, False, True]
+
+
+def test_a_closed_loop_has_as_many_requests_as_the_engine_answers() -> None:
+    rule = P90 | {"quantile": 0.999}
+    loop = experiment(rule, arrivals={"process": "closed", "closed": {"concurrency": 2}})
+    assert plan_comparison(loop, []).refused == ()
