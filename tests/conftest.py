@@ -27,6 +27,13 @@ def shared_dir() -> Path:
     pytest.skip(reason)
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A KVBENCH_HOME of the test's own, not made yet."""
+    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture(scope="session")
 def engine_env() -> EngineEnvironment:
     """The embedded vLLM, installed on first use (minutes) and kept in KVBENCH_HOME."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
-
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from kvbench.history import changes, nights
 from kvbench.history.charts import course_chart
 from kvbench.history.nights import Night
 from kvbench.history.trend import Comparison, Series
 from kvbench.history.words import change_sentence, drift, figure, headline, limit, night_of
+from kvbench.report.page import fill
 from kvbench.report.plain import plain
 from kvbench.report.wording import OUTCOMES, STATUSES
 
@@ -22,19 +18,12 @@ __all__ = ["history_page"]
 
 def history_page(comparisons: Sequence[Comparison], night: Night | None) -> str:
     """The page; every text is escaped."""
-    style = (files("kvbench.report") / "page.css").read_text(encoding="utf-8")
-    environment = Environment(
-        loader=FunctionLoader(lambda name: (files("kvbench.history") / name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    return environment.get_template("page.html.j2").render(
+    return fill(
+        "page.html.j2",
+        "kvbench.history",
         sections=[_section(each, f"c{number}") for number, each in enumerate(comparisons, 1)],
         night=None if night is None else _night(night),
         method=f"Changes of level: {changes.METHOD}, at {changes.LEVEL:.0%}. Nights: {nights.METHOD}.",
-        style=style,
-        style_digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
 
 

@@ -170,7 +170,9 @@ def _version(column: str, value: object) -> str:
 
 def _series(rule: str, rows: pd.DataFrame, runs: dict[str, Run]) -> Series:
     newest = rows.iloc[-1]
-    points = tuple(_point(row, runs[str(row["run_digest"])]) for row in rows.to_dict("records"))
+    # A rule without an effect in any run is told by its value; where it has one, a value is another figure.
+    figure = "effect" if rows["effect"].notna().any() else "candidate_value"
+    points = tuple(_point(row, runs[str(row["run_digest"])], figure) for row in rows.to_dict("records"))
     unit = newest["unit"] if isinstance(newest["unit"], str) else None
     counted = [point for point in points if point.counts]
     values = np.array([point.value for point in counted], dtype=np.float64)
@@ -191,13 +193,12 @@ def _series(rule: str, rows: pd.DataFrame, runs: dict[str, Run]) -> Series:
     )
 
 
-def _point(row: dict[object, object], run: Run) -> Point:
+def _point(row: dict[object, object], run: Run, figure: str) -> Point:
     low, high = _number(row["ci_low"]), _number(row["ci_high"])
-    value = _number(row["effect"])
     return Point(
         run=run,
         status=str(row["status"]),
-        value=value if value is not None else _number(row["candidate_value"]),
+        value=_number(row[figure]),
         interval=None if low is None or high is None else (low, high),
         limit=_number(row["limit"]),
         baseline_value=_number(row["baseline_value"]),

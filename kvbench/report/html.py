@@ -6,33 +6,15 @@ allows this one sheet and nothing more.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from functools import cache
-from importlib.resources import files
-
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
-
 from kvbench.judge.sources import SOURCES
 from kvbench.report.charts import DOT_LIMIT
 from kvbench.report.data import ReportData
 from kvbench.report.gallery import gallery
+from kvbench.report.page import fill
 from kvbench.report.view import view
 from kvbench.report.wording import MISSING, who_pays_note
 
 __all__ = ["render_html"]
-
-
-def _resource(name: str) -> str:
-    return (files("kvbench.report") / name).read_text(encoding="utf-8")
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=FunctionLoader(_resource), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("page.html.j2")
 
 
 def render_html(data: ReportData) -> str:
@@ -40,14 +22,12 @@ def render_html(data: ReportData) -> str:
     report = view(data)
     verdicts = data.verdict.candidates or [data.verdict]
     ordered = sorted(verdicts, key=lambda candidate: -candidate.verdict.severity)
-    style = _resource("page.css")
-    return _template().render(
+    return fill(
+        "page.html.j2",
         report=report,
         galleries=[gallery(verdict, data, f"c{number}") for number, verdict in enumerate(ordered, 1)],
         sources=SOURCES,
         missing=MISSING,
         who_pays_note=who_pays_note(report.confidence),
         dot_limit=DOT_LIMIT,
-        style=style,
-        style_digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )

@@ -171,6 +171,8 @@ class CandidateView:
     instrument: tuple[Figure, ...]
     not_tested: tuple[str, ...]
     achieved: tuple[Achieved, ...]
+    prediction: tuple[TableView, ...]
+    """What plans said, beside what was measured."""
     hits: tuple[TableView, ...]
     """What single hits were worth, and how that is known."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvbench.report.charts import label_axes, log_seconds, new_axes
+from kvbench.report.page import style_sheet
 from kvbench.report.plain import plain
 from kvbench.report.svg import COLOURS, drawing_style, inline_svg
 from kvbench.report.wording import MISSING
@@ -75,6 +75,8 @@ def _sentences(part: Document) -> list[str]:
     if thrown:
         counts = ", ".join(f"{count} meant for {source}" for source, count in thrown.items())
         lines.append(f"thrown away because they came from elsewhere, by the engine's counters: {counts}")
+    lines += [_suffix(each) for each in part.get("suffixes", ())]
+    lines += [_decode(each) for each in part.get("decode", ())]
     if not part["interval_reached"]:
         lines.append("the time was over before every interval was as narrow as asked")
     return lines
@@ -87,6 +89,19 @@ def _cost(source: str, cost: float | None, part: Document) -> str:
     interval = "no interval" if ci is None else f"{ci[0] * 1e6:.3g} to {ci[1] * 1e6:.3g}"
     verb = "computing a token costs" if source == "computed" else f"a token from {source} costs"
     return f"{verb} {cost * 1e6:.3g} µs ({interval})"
+
+
+def _suffix(each: Document) -> str:
+    return (
+        f"{each['suffix_tokens']:,} tokens computed behind {each['prefix_tokens']:,} on the device: TTFT "
+        f"{show_seconds(each['ttft_s'])}"
+    )
+
+
+def _decode(each: Document) -> str:
+    requests = each["requests"]
+    who = "one request alone decodes" if requests == 1 else f"{requests} requests decode"
+    return f"while {who}, a token comes every {show_seconds(each['itl_s'])}"
 
 
 def _even(tier: str, tokens: int | None, part: Document) -> str:
@@ -107,7 +122,6 @@ def _check(check: Document) -> str:
 
 def probe_page(found: Document) -> str:
     """A page of its own: nothing is loaded, every foreign text is escaped."""
-    style = (files("kvbench.report") / "page.css").read_text(encoding="utf-8")
     title = f"Probe of {plain(found['profile'])}"
     body = [f"<header class='top'><h1>{html.escape(title)}</h1><p>{html.escape(_conditions(found))}</p></header>"]
     body.append("<main>")
@@ -120,7 +134,7 @@ def probe_page(found: Document) -> str:
     return (
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{html.escape(title)}</title><style>{style}</style></head><body>{''.join(body)}</body></html>\n"
+        f"<title>{html.escape(title)}</title><style>{style_sheet()}</style></head><body>{''.join(body)}</body></html>\n"
     )
 
 

@@ -123,10 +123,13 @@ def _detail(candidate: CandidateView, width: int, *, named: bool) -> Iterable[Re
     yield from (_sources(sources, width) for sources in candidate.sources)
     yield _heading(f"TTFT by class{of}")
     yield _ttft(candidate)
-    for table in candidate.hits:
+    for table in (*candidate.prediction, *candidate.hits):
         if table.brief:
             yield _heading(f"{table.heading}{of}")
             yield plain_table(table, width)
+    if candidate.achieved:
+        yield _heading(f"Load that was achieved{of}")
+        yield plain_table(_achieved(candidate), width)
     yield _heading("The instrument itself")
     for figure in candidate.instrument:
         if not figure.detail:
@@ -276,6 +279,15 @@ def plain_table(table: TableView, width: int) -> RenderableType:
         figures = zip(table.header[table.right :], row[table.right :], strict=True)
         lines.append(Padding(Text("  ".join(f"{_inside(name)} {cell}" for name, cell in figures)), (0, 0, 0, 2)))
     return Padding(Group(*lines), (0, 0, 0, 2))
+
+
+def _achieved(candidate: CandidateView) -> TableView:
+    header = ("class", "arm", "requests", "failed", "rate", "prompt p50", "output p50", "cached")
+    rows = tuple(
+        (r.class_, r.arm, r.requests, r.failed, r.rate, r.prompt_tokens, r.output_tokens, r.cached)
+        for r in candidate.achieved
+    )
+    return TableView("", "", header, rows, right=2)
 
 
 def _inside(heading: str) -> str:

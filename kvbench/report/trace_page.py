@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from functools import cache
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
-
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from kvbench import __version__
 from kvbench.errors import InputError, Where
 from kvbench.judge.sources import SOURCES
 from kvbench.record.atomic import write_text
+from kvbench.report.page import fill
 from kvbench.report.plain import plain
 from kvbench.report.trace_charts import hit_curve_chart, reuse_time_chart
 from kvbench.report.trace_view import Document, share, trace_view
@@ -25,23 +20,11 @@ _TONES = {"yes": "go", "no": "no_go", "unknown": "inconclusive"}
 _SYMBOLS = {"yes": "✓", "no": "✕", "unknown": "?"}
 
 
-def _resource(name: str) -> str:
-    return (files("kvbench.report") / name).read_text(encoding="utf-8")
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=FunctionLoader(_resource), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("trace_page.html.j2")
-
-
 def render_trace_page(document: Document) -> str:
     """From the document that `analyze --json` prints; equal documents give equal pages."""
     view = trace_view(document)
-    style = _resource("page.css")
-    return _template().render(
+    return fill(
+        "trace_page.html.j2",
         view=view,
         tone=_TONES[view.pilot],
         symbol=_SYMBOLS[view.pilot],
@@ -49,8 +32,6 @@ def render_trace_page(document: Document) -> str:
         parts=_parts(document),
         sources=SOURCES,
         version=plain(__version__),
-        style=style,
-        style_digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
     )
 
 

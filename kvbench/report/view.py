@@ -25,6 +25,7 @@ from kvbench.report.parts import (
     SourcesView,
 )
 from kvbench.report.plain import plain
+from kvbench.report.prediction import prediction_tables
 from kvbench.report.wording import (
     CHANGES,
     KINDS,
@@ -111,6 +112,7 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
         achieved=tuple(
             row for arm in (verdict.baseline, verdict.candidate) for row in achieved(arm, data.rounds.get(arm, []))
         ),
+        prediction=prediction_tables(verdict.prediction),
         hits=hit_tables(verdict),
     )
 
@@ -193,7 +195,7 @@ def _latency(row: Mapping[str, float | str | int | None]) -> LatencyView:
 
     def quantile(name: str) -> str:
         value = row.get(name)
-        if value is None or (name == "p99" and not carries(n, 0.99)):
+        if value is None or not carries(n, int(name.removeprefix("p")) / 100):
             return MISSING
         return show_value(float(value), "s")
 
@@ -231,13 +233,23 @@ def _per_round(result: RuleResult, data: ReportData) -> PerRound:
     unit = "ratio" if is_ratio(result, data.rules) else result.unit
     return PerRound(
         rule=plain(result.rule),
-        what=what_is_judged(result, data.rules),
+        what=what_is_judged(result, data.rules) + _descriptions(result, columns),
         columns=tuple(plain(column).removesuffix("_s").replace("_", " ") for column in columns),
         rows=tuple(
             tuple(_cell(column, window.get(column), result.unit, unit) for column in columns)
             for window in result.windows
         ),
     )
+
+
+def _descriptions(result: RuleResult, columns: Iterable[str]) -> str:
+    """What stands beside a rule's rounds and decides nothing, marked so."""
+    words = ""
+    if any(column.endswith("_low_s") for column in columns):
+        words += "; low and high: block bootstrap within the round, a description"
+    if result.sign_flip_p is not None:
+        words += f"; sign-flip test of no difference: p = {result.sign_flip_p:.2g}, a description"
+    return words
 
 
 def _cell(column: str, value: float | str | None, unit: str | None, effect_unit: str | None) -> str:
@@ -287,6 +299,7 @@ def _workload(workload: Workload) -> tuple[Figure, ...]:
             if (share := workload.tier_holdout)
             else []
         ),
+        *([Figure("tenants with canary text", f"{workload.canaries.tenants}")] if workload.canaries else []),
         Figure("request time-out", show_seconds(workload.request_timeout)),
     )
 

@@ -54,7 +54,7 @@ def answers() -> dict[str, tuple[int, str]]:
         "/version": (200, json.dumps({"version": setting("VERSION") or "0.32.0"})),
         "/v1/models": (200, json.dumps({"data": [model]})),
         "/metrics": (200, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0.0\n"),
-    }
+    } | ({"/server_info": (200, setting("SERVER_INFO"))} if setting("SERVER_INFO") else {})
 
 
 def hold_shm(name: str) -> mmap.mmap:

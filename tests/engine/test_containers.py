@@ -22,6 +22,7 @@ from kvbench.engine.base import Launch
 from kvbench.engine.container_remains import Container, remove_containers
 from kvbench.engine.create import render_profile
 from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.leases import read_lease, sweep, write_lease
 from kvbench.engine.processes import Process, identify
 from kvbench.engine.vllm_engine import VllmEngine
@@ -69,14 +70,6 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime
     service.wait()
 
 
-@pytest.fixture
-def engines() -> Iterator[list[VllmEngine]]:
-    made: list[VllmEngine] = []
-    yield made
-    for engine in made:
-        engine.stop()
-
-
 def a_profile(
     *, container: dict | None = None, kind: str = "vllm", tiers: dict | None = None, env: dict | None = None,
     **engine: object,
@@ -100,7 +93,7 @@ def a_launch(tmp_path: Path) -> Launch:
     return Launch(directory, directory / "engine-1.log", make_disk_directory(tmp_path / "kv", "arm-1"), "arm-1")
 
 
-def started(profile: Profile, tmp_path: Path, engines: list[VllmEngine]) -> VllmEngine:
+def started(profile: Profile, tmp_path: Path, engines: list[LaunchedEngine]) -> VllmEngine:
     engine = VllmEngine(profile, a_launch(tmp_path))
     engines.append(engine)
     engine.start(lambda _: None)
@@ -218,7 +211,7 @@ def test_container_settings_belong_to_an_image() -> None:
 
 
 def test_a_started_container_answers_is_seen_and_leaves_nothing(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine]
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine]
 ) -> None:
     engine = started(a_profile(env={"A": "secret"}), tmp_path, engines)
     (name,) = runtime.names()
@@ -242,7 +235,7 @@ def test_a_started_container_answers_is_seen_and_leaves_nothing(
 
 
 def test_an_engine_in_a_container_that_ignores_sigterm_is_killed(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine], monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(VllmEngine, "grace_s", 0.3)
     engine = started(a_profile(env=with_engine(IGNORE_TERM="1")), tmp_path, engines)
@@ -254,7 +247,7 @@ def test_an_engine_in_a_container_that_ignores_sigterm_is_killed(
 
 
 def test_a_client_that_is_killed_takes_no_container_out_of_kvbenchs_hands(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine]
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine]
 ) -> None:
     engine = started(a_profile(), tmp_path, engines)
     assert engine._process is not None
@@ -268,7 +261,7 @@ def test_a_client_that_is_killed_takes_no_container_out_of_kvbenchs_hands(
 
 
 def test_the_next_command_removes_the_container_of_a_kvbench_that_was_killed(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine], home_leases: Path
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], home_leases: Path
 ) -> None:
     """Killed together with its keeper, and the engine does not end on SIGTERM."""
     engine = started(a_profile(env=with_engine(IGNORE_TERM="1")), tmp_path, engines)
@@ -314,7 +307,7 @@ def test_ctrl_c_ends_the_container_too(runtime: Runtime, tmp_path: Path) -> None
 
 
 def test_an_engine_that_dies_in_its_container_says_why(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine]
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine]
 ) -> None:
     words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
     with pytest.raises(EngineError, match="memory"):
@@ -324,7 +317,7 @@ def test_an_engine_that_dies_in_its_container_says_why(
 
 
 def test_a_service_that_is_down_is_told_before_anything_starts(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine], monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_RUNTIME", "down")
     with pytest.raises(EngineError, match="Cannot connect to the Docker daemon"):
@@ -333,7 +326,7 @@ def test_a_service_that_is_down_is_told_before_anything_starts(
 
 
 def test_an_image_that_is_not_here_is_pulled(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine], monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_RUNTIME", "no-image")
     assert started(a_profile(), tmp_path, engines).state().alive
@@ -341,7 +334,7 @@ def test_an_image_that_is_not_here_is_pulled(
 
 
 def test_an_image_that_cannot_be_pulled_is_an_error_with_the_registrys_words(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine], monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_RUNTIME", "no-image,no-pull")
     with pytest.raises(EngineError, match="manifest unknown"):
@@ -356,7 +349,7 @@ def test_without_a_runtime_there_is_no_start(tmp_path: Path, monkeypatch: pytest
 
 
 def test_flags_are_checked_against_the_images_own_help(
-    runtime: Runtime, tmp_path: Path, engines: list[VllmEngine]
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine]
 ) -> None:
     for _ in range(2):
         with pytest.raises(InputError, match="did you mean max-model-len"):

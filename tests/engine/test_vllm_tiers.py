@@ -275,7 +275,17 @@ def a_model(tmp_path: Path) -> str:
         ({"enable-prefix-caching": False}, {}, "prefix caching is off"),
         ({"speculative-config": {"method": "eagle"}}, {"host": HOST}, "speculative decoding"),
         ({"data-parallel-size": 4}, {"host": HOST}, "64 GiB in all"),
-        ({}, {"host": {**HOST, "via": "lmcache"}}, "--l1-size-gb"),
+        ({}, {"host": {**HOST, "via": "lmcache"}}, "LMCache evicts"),
+        ({}, {"host": {**HOST, "via": "lmcache", "in_process": True}}, "in the log alone"),
+        (
+            {"block-size": 128},
+            {
+                "device": {"blocks": 100},
+                "host": {"size": "30MiB", "via": "lmcache"},
+                "disk": {"path": "/kv"},
+            },
+            "can be told apart only roughly",
+        ),
         ({}, {"host": {**HOST, "store_threshold": 1}}, "the same as 0"),
         ({}, {"host": {**HOST, "store_threshold": 3}}, "few promotions"),
         ({}, {"host": {**HOST, "max_tracker_size": 10}}, "no effect"),

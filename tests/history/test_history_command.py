@@ -43,16 +43,18 @@ def test_a_comparison_is_recorded_once_also_when_it_is_recorded_again(tmp_path: 
             "compare", files["base"], files["other"], "-w", files["workload"], "-r", files["rules"], "-n", "1",
             "--out", tmp_path / "results", "--record", "--json",
         )  # fmt: skip
-        assert "verdict" in json.loads(answer.out), answer.text  # whichever: it is about its recording
+        verdict = json.loads(answer.out)
+        assert answer.code == verdict["exit_code"], answer.text
         (run,) = (path for path in (tmp_path / "results").iterdir() if path.name != "history")
         again = kvbench_here("compare", "--resume", run, "--record", "--json")
     assert "recorded in" in answer.err
-    assert json.loads(again.out) == json.loads(answer.out)
+    assert json.loads(again.out) == verdict
     (stored,) = (tmp_path / "results" / "history").iterdir()
     assert stored.name.startswith(run.name)
     rows = read(tmp_path / "results")
-    assert list(rows["rule"]) == [rule["rule"] for rule in json.loads(answer.out)["rules"]]
-    assert set(rows["candidate"]) == {"other"}
+    assert list(rows["rule"]) == [rule["rule"] for rule in verdict["rules"]]
+    assert list(rows["status"]) == [rule["status"] for rule in verdict["rules"]]
+    assert (set(rows["candidate"]), set(rows["verdict"])) == ({"other"}, {verdict["verdict"]})
     assert kvbench_here("history", "--out", tmp_path / "results").code == 0
 
 

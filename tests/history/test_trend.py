@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvbench.history.store import read
+from kvbench.history.store import append, read
 from kvbench.history.trend import Comparison, Series, comparisons
 from kvbench.judge.verdict import Outcome
-from tests.history.build import Recorded, record
+from tests.history.build import Recorded, manifest, record, verdict
 
 NOISE = np.exp(np.random.default_rng(2).normal(0, 0.02, 30))
 
@@ -99,6 +99,19 @@ def test_a_value_that_was_not_measured_is_no_value(tmp_path: Path) -> None:
     points = rule(seen(tmp_path, runs), "ttft-p90").points
     assert [point.value for point in points] == [1.1, 1.1, 1.1, None, 1.1, 1.1]
     assert points[3].interval is None
+
+
+def test_a_night_without_the_effect_is_not_told_by_another_figure(tmp_path: Path) -> None:
+    """Its candidate was at 0.2 s, which is no ratio."""
+    record(tmp_path, [Recorded(night, ratio=1.1) for night in range(4)])
+    last = verdict(Recorded(4))
+    rules = [
+        each.model_copy(update={"effect": None, "ci": None}) if each.rule == "ttft-p90" else each
+        for each in last.rules
+    ]
+    append(tmp_path, manifest(Recorded(4)), last.model_copy(update={"rules": rules}))
+    (found,) = comparisons(read(tmp_path), None)
+    assert [point.value for point in rule(found, "ttft-p90").points] == [1.1, 1.1, 1.1, 1.1, None]
 
 
 def test_only_the_newest_runs_are_taken_and_each_candidate_has_its_own(tmp_path: Path) -> None:

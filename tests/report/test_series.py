@@ -23,7 +23,7 @@ from kvbench.report.series import (
     ttft_dots,
     ttft_sample,
 )
-from tests.report.build import frame
+from tests.report.rounds import frame
 
 LIMIT = 60
 

@@ -23,7 +23,8 @@ from kvbench.report.verdict_json import render_verdict_json
 from kvbench.report.view import view
 from kvbench.report.wording import MISSING, show_limit, show_value
 from kvbench.spec.profile import Profile
-from tests.report.build import RULES, arm_facts, build, plain_rule
+from tests.report.build import RULES, arm_facts, build
+from tests.report.verdicts import plain_rule
 
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff\uffff]")
 
@@ -95,6 +96,36 @@ def test_p99_is_shown_only_where_three_values_lie_beyond(go: ReportData) -> None
     rows = view(go).candidates[0].latency_of("ttft")
     assert [row.p99 != MISSING for row in rows] == [int(row.n) >= 300 for row in rows]
     assert {row.p99 != MISSING for row in rows} == {True, False}
+
+
+@pytest.mark.parametrize(("n", "shown"), [(5, ""), (6, "p50"), (29, "p50"), (30, "p50 p90"), (300, "p50 p90 p99")])
+def test_no_quantile_is_shown_that_the_sample_cannot_carry(go: ReportData, n: int, shown: str) -> None:
+    row = {"arm": "a", "class": "c", "metric": "ttft", "count": n, "p50": 1.0, "p90": 2.0, "p99": 3.0}
+    data = dataclasses.replace(go, verdict=go.verdict.model_copy(update={"latency": [row]}))
+    (told,) = view(data).candidates[0].latency
+    assert [name for name in ("p50", "p90", "p99") if getattr(told, name) != MISSING] == shown.split()
+
+
+def test_what_a_single_round_knows_is_marked_as_a_description(go: ReportData) -> None:
+    window = {"round": 1.0, "baseline": 1.0, "candidate": 0.5, "baseline_low_s": 0.9, "baseline_high_s": 1.1}
+    rules = [
+        rule.model_copy(update={"windows": [window], "sign_flip_p": 0.03125} if rule.kind == "benefit" else {})
+        for rule in go.verdict.rules
+    ]
+    data = dataclasses.replace(go, verdict=go.verdict.model_copy(update={"rules": rules}))
+    shown = view(data).candidates[0].per_round[0]
+    assert shown.columns == ("round", "baseline", "candidate", "baseline low", "baseline high")
+    assert shown.rows[0][3:] == ("900 ms", "1.1 s")
+    assert "block bootstrap within the round, a description" in shown.what
+    assert "sign-flip test of no difference: p = 0.031, a description" in shown.what
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_terminal_tells_the_load_that_was_achieved(go: ReportData, columns: int) -> None:
+    text = terminal(go, width=columns)
+    part = text.partition("Load that was achieved\n")[2].partition("The instrument itself")[0]
+    assert part.count("/s") == 4, "two classes of two arms"
+    assert all(word in part for word in ("short", "long", "baseline", "host-and-disk", "cached"))
 
 
 def test_what_was_not_measured_is_never_zero(go: ReportData) -> None:

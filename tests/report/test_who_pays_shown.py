@@ -17,9 +17,9 @@ from kvbench.report.terminal import render_verdict
 from kvbench.report.verdict_json import render_verdict_json
 from kvbench.report.view import view
 from kvbench.spec.rules import Validity
-from tests.report.build import class_changes
 from tests.report.conftest import page_of
 from tests.report.test_html import Page
+from tests.report.verdicts import class_changes
 
 WORDS = {"gained": "+ gained", "lost": "− lost", "unclear": "? unclear"}
 

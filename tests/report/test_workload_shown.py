@@ -11,7 +11,8 @@ from kvbench.report.data import ReportData
 from kvbench.report.series import itl_sample, ttft_dots, ttft_sample
 from kvbench.report.view import view
 from kvbench.spec.workload import Workload
-from tests.report.build import WORKLOAD, one_round
+from tests.report.build import WORKLOAD
+from tests.report.rounds import one_round
 
 
 def offered(go: ReportData, **changes: object) -> tuple[dict[str, str], tuple[str, ...]]:
