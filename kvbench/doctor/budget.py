@@ -147,7 +147,7 @@ def _from_disk(profile: Profile, host: Host) -> Restore | str:
     if profile.engine.kind == "emulated":
         costs = _costs(profile)
         rate, how = costs.block_bytes / costs.read_block, "the emulation's own cost"
-        start = costs.lookup + costs.transfer
+        start = costs.lookup + costs.disk_transfer
     elif trial is not None:
         rate, how, start = (
             trial.read_bytes_per_s,
@@ -179,6 +179,10 @@ def _budget(tier: str, profile: Profile, host: Host, restore: Restore | str) -> 
     )
     least = _break_even_tokens(tier, profile, host, restore, cost)
     do = f"leave tiers.{tier} out, or make its path faster; `kvbench probe` measures both sides"
+    probed = host.probe.longest_tokens if host.probe is not None and restore.measured else None
+    if least is None and probed is not None and probed < tokens and restore.s_per_token < cost.s_per_token:
+        text += f": none of up to {probed:,.0f} tokens, the longest that were probed, came back sooner"
+        return warned(id_, text, "probe longer prefixes (kvbench probe --lengths)", None, "tokens", tokens)
     if least is None:
         make = failed if cost.measured and restore.measured else warned
         return make(id_, f"{text}: every promotion loses", do, None, "tokens", tokens)

@@ -142,14 +142,13 @@ def disk_write(profile: Profile, host: Host) -> Check:
     id_, trial = "disk_write", _trial(host)
     if profile.tiers.disk is None or trial is None:
         return _untried(id_, profile, host)
-    made = break_even_bytes_per_s(profile, host)
     text = _measured("write", trial.write_bytes_per_s, trial.write, trial.write_threads, trial)
-    figures = (trial.write_bytes_per_s, "bytes/s", made[0] if made else None)
-    if made is not None and trial.write_bytes_per_s < made[0]:
-        text += f"; full-speed prefill makes {show_bytes(made[0])}/s of KV ({made[1]}), so stores fall behind"
-        do = "a faster device, tiers.host.store_threshold without a disk tier, or fewer new prefixes"
-        return warned(id_, text, do, *figures)
-    return passed(id_, text, *figures)
+    behind, figures = _against_prefill(trial.write_bytes_per_s, profile, host)
+    if behind is None:
+        return passed(id_, text, *figures)
+    text += f"; full-speed prefill makes {behind}, so stores fall behind"
+    do = "a faster device, tiers.host.store_threshold without a disk tier, or fewer new prefixes"
+    return warned(id_, text, do, *figures)
 
 
 def disk_read(profile: Profile, host: Host) -> Check:
@@ -157,14 +156,24 @@ def disk_read(profile: Profile, host: Host) -> Check:
     id_, trial = "disk_read", _trial(host)
     if profile.tiers.disk is None or trial is None:
         return _untried(id_, profile, host)
-    made = break_even_bytes_per_s(profile, host)
     text = _measured("read", trial.read_bytes_per_s, trial.read, trial.read_threads, trial)
-    figures = (trial.read_bytes_per_s, "bytes/s", made[0] if made else None)
-    if made is not None and trial.read_bytes_per_s < made[0]:
-        text += f"; computing makes {show_bytes(made[0])}/s of KV ({made[1]}), so every promotion loses"
-        make = failed if host.probe is not None else warned
-        return make(id_, text, "use a faster device, or leave the disk tier out", *figures)
-    return passed(id_, text, *figures)
+    behind, figures = _against_prefill(trial.read_bytes_per_s, profile, host)
+    if behind is None:
+        return passed(id_, text, *figures)
+    make = failed if host.probe is not None else warned
+    text += f"; computing makes {behind}, so every promotion loses"
+    return make(id_, text, "use a faster device, or leave the disk tier out", *figures)
+
+
+def _against_prefill(
+    rate: float, profile: Profile, host: Host
+) -> tuple[str | None, tuple[float, str, float | None]]:
+    """What prefill makes, in words where `rate` (bytes/s) is less; then the check's value, unit and limit."""
+    made = break_even_bytes_per_s(profile, host)
+    if made is None:
+        return None, (rate, "bytes/s", None)
+    speed, source = made
+    return (f"{show_bytes(speed)}/s of KV ({source})" if rate < speed else None), (rate, "bytes/s", speed)
 
 
 def _measured(verb: str, rate: float, spread: Spread, threads: int, trial: DiskTrial) -> str:

@@ -12,6 +12,7 @@ from kvbench.doctor.host import EngineFound, ModelFiles
 from kvbench.engine.container_remains import ask_runtime
 from kvbench.engine.containers import container_of, hub_cache
 from kvbench.engine.environment import find_or_none
+from kvbench.engine.lmcache import via_lmcache
 from kvbench.engine.models import BUILT_IN_MODELS, model_directory
 from kvbench.errors import InputError
 from kvbench.plan.geometry import read_config
@@ -39,11 +40,7 @@ def find_engine(profile: Profile) -> EngineFound | None:
     if spec.kind == "attached":
         return _server(spec.base_url or "")
     if spec.environment is not None:
-        found = find_or_none(spec.environment)
-        what, do = f"environment {spec.environment}", f"run `kvbench engine install {spec.environment}`"
-        version = found.vllm_version if found is not None else None
-        detail = "" if found is not None else f"the environment {spec.environment} is not installed"
-        return EngineFound(what, found is not None, version, detail, do)
+        return _environment(profile, spec.environment)
     if spec.image is not None:
         return _image(profile)
     if spec.command is None and spec.kind == "vllm":
@@ -54,6 +51,17 @@ def find_engine(profile: Profile) -> EngineFound | None:
     return EngineFound(
         f"command {command}", there is not None, None, detail, "correct engine.command, or install it"
     )
+
+
+def _environment(profile: Profile, name: str) -> EngineFound:
+    found = find_or_none(name)
+    what, install = f"environment {name}", f"kvbench engine install {name}"
+    version = found.vllm_version if found is not None else None
+    if found is not None and via_lmcache(profile) and "lmcache" not in found.extras:
+        lacks = f"the environment {name} has no LMCache"
+        return EngineFound(what, False, version, lacks, f"run `{install} --with lmcache`")
+    detail = "" if found is not None else f"the environment {name} is not installed"
+    return EngineFound(what, found is not None, version, detail, f"run `{install}`")
 
 
 def _server(url: str) -> EngineFound:

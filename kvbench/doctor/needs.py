@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvbench.doctor.host import ModelFiles
+from kvbench.engine.lmcache import chunk_tokens as lmcache_chunk_tokens
+from kvbench.engine.lmcache import via_lmcache
 from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT
 from kvbench.spec.fitness import block_tokens
 from kvbench.spec.profile import Profile
@@ -105,6 +107,8 @@ def chunk_tokens(profile: Profile) -> int:
     host = profile.tiers.host
     if host is None:
         return block
+    if via_lmcache(profile):
+        return lmcache_chunk_tokens(profile)
     return host.chunk_tokens or block * (host.blocks_per_chunk or 1)
 
 

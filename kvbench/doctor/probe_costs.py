@@ -20,6 +20,8 @@ class ProbeCosts:
     file: str
     cost_per_token_s: Mapping[str, float]
     break_even_tokens: Mapping[str, float]
+    longest_tokens: float | None = None
+    """The longest prefix that was probed; None: the file does not say."""
 
 
 def read_probe(path: Path) -> ProbeCosts:
@@ -31,15 +33,16 @@ def read_probe(path: Path) -> ProbeCosts:
     try:
         raw = json.loads(text)
         costs, even = _numbers(raw["cost_per_token_s"]), _numbers(raw["break_even_tokens"])
+        longest = max((float(point["prefix_tokens"]) for point in raw.get("points") or ()), default=None)
     except (ValueError, KeyError, TypeError, AttributeError):
-        costs, even = {}, {}
+        costs, even, longest = {}, {}, None
     if costs.get("computed", 0.0) <= 0:
         raise InputError(
             "is not what `kvbench probe PROFILE --json` prints, or holds no cost of computed tokens",
             where=Where(path),
             do="make one with `kvbench probe PROFILE --json > FILE`",
         )
-    return ProbeCosts(str(path), costs, even)
+    return ProbeCosts(str(path), costs, even, longest)
 
 
 def _numbers(raw: Mapping[str, object]) -> dict[str, float]:

@@ -206,7 +206,7 @@ def _read(file: Path) -> str | None:
 
 
 def read_clock(folder: Path = Path("/sys/devices/system/clocksource/clocksource0")) -> Clock | None:
-    """The source's name, the step of its clock, and how long a reading takes (the quickest of many)."""
+    """The source's name, the step of its clock, and how long a reading takes (the median of many)."""
     source = _read(folder / "current_clocksource")
     if source is None:
         return None

@@ -46,6 +46,8 @@ class RoundEvidence:
     schedule: Schedule | None = None
     token_id_range: tuple[int, int] | None = None
     blocks_per_chunk: int = 1
+    events_tell_tiers: bool = True
+    """Whether the events tell of the tiers behind the device, too; LMCache tells nobody."""
 
     @cached_property
     def history(self) -> BlockHistory | None:
@@ -101,7 +103,8 @@ def _row(id_: int, prompt: int, cached: int, split: Mapping[str, int], evidence:
 def _by_events(evidence: RoundEvidence, sent: pd.DataFrame) -> Splits:
     """Of every request that found something cached, in the order of sending."""
     history = evidence.history
-    if history is None or evidence.schedule is None or evidence.token_id_range is None:
+    told = evidence.events_tell_tiers and evidence.schedule is not None and evidence.token_id_range is not None
+    if not told or history is None:
         return {}
     residency = Residency(history, evidence.blocks_per_chunk, "disk" in evidence.tiers)
     found: dict[int, dict[str, int]] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from kvbench.observe.continuity import created, resets
+from kvbench.observe.continuity import resets
 from kvbench.observe.exposition import Exposition, parse
 from kvbench.observe.identities import identity_breaks
 from kvbench.observe.mapping import CanonicalSample, Labels, Mapping
@@ -24,7 +24,6 @@ __all__ = [
     "SOURCES",
     "CanonicalSample",
     "canonical",
-    "created",
     "identity_breaks",
     "parse_engine",
     "resets",

@@ -98,15 +98,23 @@ def _groups(text: str) -> Iterator[tuple[str, int, int]]:
     The format keeps the lines of a family together, behind its comments. Only `\\n` ends a line: a label may hold
     any other character that Python takes for a line's end.
     """
-    at = 0 if text.startswith("#") else text.find("\n#") + 1 or len(text)
+    at = 0 if text.startswith("#") else _comment(text, 0)
     if at:
         yield "", 0, at
     while at < len(text):
-        end = text.find("\n#", at) + 1 or len(text)
+        end = _comment(text, at)
         newline = text.find("\n", at, end)
         start = newline if newline >= 0 else end
         yield text[at:start], start, end
         at = end
+
+
+def _comment(text: str, at: int) -> int:
+    """Where the next comment behind `at` begins. One character is looked for many times as fast as two."""
+    found = text.find("#", at + 1)
+    while found >= 0 and text[found - 1] != "\n":
+        found = text.find("#", found + 1)
+    return found if found >= 0 else len(text)
 
 
 class _Reading:
@@ -135,13 +143,13 @@ class _Reading:
         if tidy and family is None:
             return
         if tidy and not self._buckets and self._kinds.get(family or "") == "histogram":
-            self._lines(_sums_and_counts(name, text, start, end))
+            self._lines(_sums_and_counts(name, text[start:end]))
         else:
             self._lines(text[start + bool(comment) : end].split("\n"))
 
     def _lines(self, lines: Iterable[str]) -> None:
         """Every line; what is written as servers write it takes the short way, which makes no calls of its own."""
-        family_of, read, found = self._spelled.get, self._labels.read, self._found
+        family_of, read, new, found = self._spelled.get, self._labels.read, self._labels.known, self._found
         for line in lines:
             head, brace, rest = line.partition("{")
             if not brace:
@@ -152,8 +160,8 @@ class _Reading:
                 self._odd(line, head)
                 continue
             # A value holds no brace, so the last one closes the labels, unless an exemplar follows.
-            text, _, number = rest.rpartition("}")
-            known = read.get(text)
+            text, closed, number = rest.rpartition("}")
+            known = (read.get(text) or new(text)) if closed else None
             try:
                 value = float(number)
             except ValueError:
@@ -189,7 +197,7 @@ class _Reading:
             self._lines([line])
 
     def _carefully(self, family: str, name: str, rest: str, line: str) -> None:
-        """New labels, a timestamp or an exemplar, a series that was there before, or nothing of the kind."""
+        """A timestamp or an exemplar, a series that was there before, or nothing of the kind."""
         text, closed, number = rest.rpartition("}")
         known = self._labels.known(text) if closed else None
         told = ReadLabels(*known, number) if known is not None else self._labels.closed(rest)
@@ -222,37 +230,22 @@ class _Reading:
         return Exposition(whole, kinds, tuple(self._faults.values()))
 
 
-def _sums_and_counts(name: str, text: str, start: int, end: int) -> list[str]:
+def _sums_and_counts(name: str, text: str) -> list[str]:
     """The lines of a histogram's group that are no buckets; one look is enough where counts have sums beside."""
-    total = f"\n{name}_sum"
+    total, count = f"{name}_sum", f"{name}_count"
+    before, *rests = text.split(f"\n{count}")
     found: list[str] = []
-    for at, line in _starting(f"\n{name}_count", text, start, end):
-        found.append(line)
-        after = at + 1 + len(line)
-        before = text.rfind("\n", start, at)
-        beside = after if text.startswith(total, after) else before
-        if beside < start or not text.startswith(total, beside):
+    for rest in rests:
+        line, _, after = rest.partition("\n")
+        beside = after if after.startswith(total) else before[before.rfind("\n") + 1 :]
+        if not beside.startswith(total):
             break
-        found.append(text[beside + 1 : _line_end(text, beside, end)])
+        found += (count + line, beside.partition("\n")[0])
+        before = rest
     else:
         if found:
             return found
-    parts = (total, f"\n{name}_count")
-    return [line for part in parts for _, line in _starting(part, text, start, end)]
-
-
-def _line_end(text: str, at: int, end: int) -> int:
-    following = text.find("\n", at + 1, end)
-    return following if following >= 0 else end
-
-
-def _starting(beginning: str, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
-    """Lines of `text[start:end]` with this beginning, which includes the line's end before, and where that is."""
-    at = text.find(beginning, start, end)
-    while at >= 0:
-        after = _line_end(text, at, end)
-        yield at, text[at + 1 : after]
-        at = text.find(beginning, after, end)
+    return [part + rest.partition("\n")[0] for part in (total, count) for rest in text.split(f"\n{part}")[1:]]
 
 
 def _same(one: float, other: float) -> bool:

@@ -80,7 +80,7 @@ def snapshot(roots: Iterable[int], engine: Iterable[int], disk_path: Path | None
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     everything = proc.processes()
     engine_tree = trees(everything, engine)
-    sizes: dict[str, float] = dict(proc.memory())
+    sizes: dict[str, float] = dict(proc.memory()) | _clocks()
     if (memory := proc.resident(engine_tree)) is not None:
         sizes["engine_memory_bytes"] = memory.private + memory.shared
         sizes["engine_rss_bytes"] = memory.total
@@ -95,6 +95,16 @@ def snapshot(roots: Iterable[int], engine: Iterable[int], disk_path: Path | None
         swap=proc.swap_bytes(),
         sizes=sizes,
     )
+
+
+def _clocks() -> dict[str, float]:
+    """How far other clocks are from the monotonic one. The distances change when a clock is set, and when the
+    machine sleeps, which the monotonic clock of Linux does not count."""
+    now = time.monotonic()
+    return {
+        "clock_wall_s": time.time() - now,
+        "clock_suspended_s": time.clock_gettime(time.CLOCK_BOOTTIME) - now,
+    }
 
 
 def rates(before: Snapshot, after: Snapshot) -> dict[str, float]:

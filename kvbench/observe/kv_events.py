@@ -125,10 +125,10 @@ def _frames(raw: Path) -> Iterator[Frame]:
 
 
 def in_order(frames: Iterable[Frame], origin: float) -> Iterator[KvEvent]:
-    """The events of all messages; a gap in the sequence is an event of its own."""
-    expected: int | None = None
+    """The events of all messages; a gap in the sequence, which an engine begins with 0, is an event of its own."""
+    expected = 0
     for frame in frames:
-        if expected is not None and frame.sequence != expected:
+        if frame.sequence != expected:
             yield KvEvent(expected, frame.monotonic_s - origin, "lost")
         expected = frame.sequence + 1
         events = decode(frame, origin)

@@ -1,15 +1,18 @@
-"""Names of the page that kvbench serves for an engine whose statistics only one reader can have.
+"""Names of the pages that kvbench serves for engines whose own cannot be scraped as they are.
 
-They are canonical already; where the engine tells the same on its own page, that one counts.
+Those of statistics that only one reader can have are canonical already; where the engine tells the same on its own
+page, that one counts.
 """
 
 from __future__ import annotations
 
 from kvbench.observe.mapping import Mapping
 
-__all__ = ["KVBENCH", "PREFIX"]
+__all__ = ["KVBENCH", "PREFIX", "TIER_TOKENS"]
 
 PREFIX = "kvbench_"
+TIER_TOKENS = PREFIX + "tier_tokens"
+"""Prompt tokens that LMCache gave to vLLM, by `source`: host or disk. vLLM itself counts them in one sum."""
 
 _T = "trtllm_"
 _ALSO_TOLD = {

@@ -10,7 +10,6 @@ __all__ = ["LabelReader", "ReadLabels"]
 # Unrolled, so that no text makes the match backtrack.
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _PAIR = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*("[^"\\]*(?:\\.[^"\\]*)*")\s*(,|$)', re.S)
-_PLAIN = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')
 _CLOSED = re.compile(rf'[^"{{}}]*(?:{_QUOTED}[^"{{}}]*)*\}}', re.S)
 _ESCAPE = re.compile(r"\\(.)", re.S)
 _MEANT = {"n": "\n", '"': '"', "\\": "\\"}
@@ -31,15 +30,17 @@ class LabelReader:
     def __init__(self) -> None:
         self.read: dict[str, tuple[dict[str, str], int] | None] = {}
         """What has been read so far, by its text."""
-        self._numbers: dict[tuple[tuple[str, str], ...], int] = {(): 0}
+        self._numbers: dict[str, int] = {"": 0}
+        """By the text as servers write it: names sorted, nothing blank, escaped only what has to be."""
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        """What stands around the quoted values of such a text → the names in it."""
 
     def known(self, text: str) -> tuple[dict[str, str], int] | None:
         """Labels of the text between the braces, and their number; None when it holds none."""
-        try:
-            return self.read[text]
-        except KeyError:
+        known = self.read.get(text)
+        if known is None:
             known = self.read[text] = self._numbered(text)
-            return known
+        return known
 
     def closed(self, rest: str) -> ReadLabels | None:
         """Labels at the beginning of `rest`, which follows an opening brace, up to the brace that closes it."""
@@ -48,22 +49,22 @@ class LabelReader:
         return None if closed is None or known is None else ReadLabels(*known, rest[closed.end() :])
 
     def _numbered(self, text: str) -> tuple[dict[str, str], int] | None:
+        parts = text.split('"')
+        around = tuple(parts[::2])
+        names = self._names.get(around)
+        # The same labels as before with other values; an even number of parts is a quote that nobody closed.
+        if names is not None and len(parts) % 2 and "\\" not in text:
+            return dict(zip(names, parts[1::2], strict=True)), self._numbers.setdefault(text, len(self._numbers))
         labels = _pairs(text)
         if labels is None:
             return None
-        key = tuple(sorted(labels.items()))
-        return labels, self._numbers.setdefault(key, len(self._numbers))
+        usual = ",".join([f'{name}="{_escaped(labels[name])}"' for name in sorted(labels)])
+        if usual == text and "\\" not in text:
+            self._names[around] = tuple(labels)
+        return labels, self._numbers.setdefault(usual, len(self._numbers))
 
 
 def _pairs(text: str) -> dict[str, str] | None:
-    plain = _PLAIN.findall(text)
-    labels = dict(plain)
-    if len(labels) == len(plain) and ",".join([f'{name}="{value}"' for name, value in plain]) == text:
-        return labels  # as servers write them: nothing escaped, no blanks
-    return _careful_pairs(text)
-
-
-def _careful_pairs(text: str) -> dict[str, str] | None:
     labels: dict[str, str] = {}
     text, at = text.rstrip(), 0
     while at < len(text):
@@ -73,6 +74,10 @@ def _careful_pairs(text: str) -> dict[str, str] | None:
         labels[pair[1]] = _unescaped(pair[2][1:-1])
         at = pair.end()
     return labels
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _unescaped(value: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvbench.observe.kvbench_names import KVBENCH
+from kvbench.observe.kvbench_names import KVBENCH, TIER_TOKENS
 from kvbench.observe.lmcache_names import LMCACHE
 from kvbench.observe.trtllm_names import OTHER_FAMILIES as OTHER_OF_TRTLLM
 from kvbench.observe.trtllm_names import TRTLLM
@@ -18,5 +18,5 @@ MAPPINGS = (*VLLM, *TRTLLM, *LMCACHE, *KVBENCH)
 
 BY_FAMILY = {family: tuple(m for m in MAPPINGS if m.family == family) for family in {m.family for m in MAPPINGS}}
 
-FAMILIES = frozenset({PROCESS_START, *OTHER_OF_VLLM, *OTHER_OF_TRTLLM, *(m.family for m in MAPPINGS)})
+FAMILIES = frozenset({PROCESS_START, TIER_TOKENS, *OTHER_OF_VLLM, *OTHER_OF_TRTLLM, *(m.family for m in MAPPINGS)})
 """Every family that anything here looks at."""

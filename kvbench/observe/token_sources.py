@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 
 from kvbench.observe.exposition import Exposition
+from kvbench.observe.kvbench_names import TIER_TOKENS
 from kvbench.observe.trtllm_names import BY_TIER, CACHED, PROMPTS
 from kvbench.observe.vllm_names import BY_SOURCE, CACHED_BY_SOURCE, SILENT_CONNECTOR
 
-__all__ = ["SOURCES", "known_total", "source_counters", "sources"]
+__all__ = ["SOURCES", "TIERS_OF_TRTLLM", "known_total", "source_counters", "sources"]
 
 SOURCES = ("device", "host", "disk", "computed")
-_TIERS = {"gpu": "device", "host": "host", "disk": "disk"}
+TIERS_OF_TRTLLM = {"gpu": "device", "host": "host", "disk": "disk"}
 """TensorRT-LLM's words for what backs a cache level."""
 
 
@@ -33,7 +34,11 @@ def _of_vllm(exposition: Exposition) -> dict[str, float]:
     cached = _by_label(exposition, CACHED_BY_SOURCE, "source")
     tiers = {tier: cached.pop(tier, 0.0) for tier in ("device", "host", "disk")}
     elsewhere = sum(cached.values())
-    if cached.get("external_unspecified") or SILENT_CONNECTOR in exposition:
+    if TIER_TOKENS in exposition:  # what no tier was found for stays elsewhere
+        told = _by_label(exposition, TIER_TOKENS, "source")
+        tiers |= {tier: told.get(tier, 0.0) for tier in ("host", "disk")}
+        elsewhere -= tiers["host"] + tiers["disk"]
+    elif cached.get("external_unspecified") or SILENT_CONNECTOR in exposition:
         elsewhere += tiers.pop("host") + tiers.pop("disk")
     return {**counters, **tiers, "elsewhere": elsewhere}
 
@@ -47,7 +52,7 @@ def _of_trtllm(exposition: Exposition) -> dict[str, float]:
     if not exposition[BY_TIER]:
         return {**counters, "elsewhere": cached}
     levels = _by_label(exposition, BY_TIER, "cache_tier")
-    tiers = {source: levels.pop(tier, 0.0) for tier, source in _TIERS.items()}
+    tiers = {source: levels.pop(tier, 0.0) for tier, source in TIERS_OF_TRTLLM.items()}
     return {**counters, **tiers, "elsewhere": sum(levels.values())}
 
 

@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -58,14 +59,13 @@ def made() -> Iterator[tuple[str, bool]]:
 
 
 def of_ranks(lines: list[tuple[str, bool]], size: int) -> tuple[str, int]:
-    """A page of at least `size` bytes, and the number of its ranks."""
+    """A page of at least `size` bytes, and the number of its ranks. Of each family one rank follows the other."""
     shared = sum(len(line) + 1 for line, each in lines if not each)
     ranks = -(-(size - shared) // sum(len(line) + 1 for line, each in lines if each))
-    several = [
-        line.replace('engine="0"', f'engine="{rank}"')
-        for line, each in lines
-        for rank in range(ranks if each else 1)
-    ]
+    several: list[str] = []
+    for each, block in groupby(lines, key=lambda line: line[1]):
+        text = "\n".join(line for line, _ in block)
+        several += [text.replace('engine="0"', f'engine="{rank}"') for rank in range(ranks if each else 1)]
     return "\n".join(several) + "\n", ranks
 
 

@@ -74,6 +74,13 @@ def test_measured_hits_that_never_pay_fail() -> None:
     assert "every promotion loses" in row.text
 
 
+def test_hits_that_did_not_pay_as_far_as_was_probed_may_do_so_beyond() -> None:
+    row = budget_disk(profile(), probed(break_even_tokens={}, longest_tokens=2048))
+    assert (row.status, row.value) == ("warn", None)
+    assert "none of up to 2,048 tokens, the longest that were probed, came back sooner" in row.text
+    assert budget_disk(profile(), probed(break_even_tokens={}, longest_tokens=8192)).status == "fail"
+
+
 def test_a_break_even_beyond_the_longest_prompt_loses_all_of_them() -> None:
     row = budget_host(profile(), probed(break_even_tokens={"host": 20_000}))
     assert (row.status, row.value) == ("fail", 20_000)
@@ -115,6 +122,13 @@ def test_a_probe_file_is_read(tmp_path: Path) -> None:
     costs = {"computed": 1e-4, "device": None, "host": 1e-5}
     file.write_text(json.dumps({"points": [], "cost_per_token_s": costs, "break_even_tokens": {"host": None}}))
     assert read_probe(file) == ProbeCosts(str(file), {"computed": 1e-4, "host": 1e-5}, {})
+
+
+def test_how_far_was_probed_is_read(tmp_path: Path) -> None:
+    points = [{"source": "host", "prefix_tokens": tokens} for tokens in (1024, 4096, 2048)]
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps({"points": points, "cost_per_token_s": {"computed": 1e-4}, "break_even_tokens": {}}))
+    assert read_probe(file).longest_tokens == 4096
 
 
 @pytest.mark.parametrize(

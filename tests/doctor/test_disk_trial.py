@@ -23,12 +23,6 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() if f.is_file() else b"" for f in folder.rglob("*")}
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def test_chunks_are_written_and_read_back_and_all_is_removed(tmp_path: Path, home: Path) -> None:
     place = tmp_path / "kv"
     place.mkdir()

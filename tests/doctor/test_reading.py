@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import secrets
@@ -76,6 +77,23 @@ def test_a_path_under_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     seen = read_disk(tmp_path / "file" / "below")
     assert (seen.place, seen.is_directory) == (str(tmp_path / "file"), False)
+
+
+def test_a_path_where_one_may_not_look_is_judged_by_the_last_folder_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a user who may not search /root; root itself, who runs these tests in containers, may."""
+    stat, locked = os.stat, tmp_path / "locked"
+    locked.mkdir()
+
+    def refused(path: int | str | os.PathLike[str], **options: bool) -> os.stat_result:
+        if not isinstance(path, int) and Path(path).parent == locked:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", refused)
+        assert read_disk(locked / "kv").place == str(locked)
 
 
 def test_limits_are_those_of_this_process() -> None:

@@ -10,7 +10,6 @@ from kvbench.observe.canonical import (
     FAMILIES,
     MAPPINGS,
     canonical,
-    created,
     parse_engine,
     source_counters,
     sources,
@@ -131,12 +130,6 @@ class TestSeveralEngines:
             48,
         )
         assert source_counters(captured["baseline-dp2"])["computed"] == 12000
-
-    def test_have_been_created_when_the_newest_was(self) -> None:
-        text = page("gauge", "vllm:prompt_tokens_created", ('{engine="0"}', "100.5"), ('{engine="1"}', "101.5"))
-        assert created(parse_engine(text)) == 101.5
-        assert created(parse_engine(page("gauge", "process_start_time_seconds", ("", "7")))) == 7
-        assert created(parse_engine(TEXT)) is None
 
 
 class TestReleasesOfVllm:

@@ -171,6 +171,23 @@ def test_a_line_that_cannot_be_read_takes_its_family_with_it_and_no_other(line: 
     assert exposition.total("b") == 7
 
 
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ("{}", "{7"),
+        ('{x="1"}', '{x="1""} 7'),
+        ('{x="1",y="2"}', '{x="1",y="2} 7'),
+        ('{x="1",y="2"}', '{x="1",x="2"} 7'),
+        ('{x="1"}', '{x="\\"} 7'),
+    ],
+)
+def test_labels_that_are_none_are_a_fault_whatever_was_read_before(good: str, bad: str) -> None:
+    exposition = parse(f"# TYPE a counter\na_total{good} 1\n# TYPE b counter\nb_total{bad}\n")
+    assert exposition.total("a") == 1
+    assert "b" not in exposition
+    assert exposition.faults == (f"b: cannot read {'b_total' + bad!r}",)
+
+
 def test_a_series_that_comes_twice_counts_once_and_is_a_fault_where_the_values_differ() -> None:
     once, other = ('{x="1",y="2"}', "5"), ('{y="2",x="1"}', "6")
     again = ('{y="2",x="1"}', "5")

@@ -67,6 +67,9 @@ def test_a_round_is_written_with_times_from_its_origin(tmp_path: Path) -> None:
     assert table["t_s"].is_monotonic_increasing
     names = set(table["name"])
     assert {"cpu_busy_cores", "cpu_foreign_cores", "steal_cores", "engine_memory_bytes", "swap_used_bytes"} <= names
+    assert {"clock_wall_s", "clock_suspended_s"} <= names
+    for clock in ("clock_wall_s", "clock_suspended_s"):
+        assert table[table["name"] == clock]["value"].diff().abs().max() < 1.0
     assert (table["value"] >= 0).all()
 
 
