@@ -38,7 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="May this KV-cache tier go to production, and may it stay there?",
-    epilog="Start with [bold]kvbench demo[/bold]: two profiles, one verdict, on a real vLLM without a GPU.",
+    epilog="Start with [bold]kvbench demo[/bold]: two profiles, one verdict, on a real vLLM without a GPU.\n\n"
+    "Exit codes: 0 GO or done, 1 NO_GO, 2 wrong input, 3 INCONCLUSIVE, 4 INVALID or the run failed.",
 )
 engine_app = typer.Typer(no_args_is_help=True, help="Engines in environments of their own.")
 app.add_typer(engine_app, name="engine")

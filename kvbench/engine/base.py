@@ -24,6 +24,8 @@ class Rendered:
     env: dict[str, str]
     files: dict[str, str] = field(default_factory=dict)
     """Absolute path → content, to be written before the start."""
+    beside: dict[str, Rendered] = field(default_factory=dict)
+    """Servers that are started before the engine and stopped after it, by name."""
 
 
 @dataclass(frozen=True)

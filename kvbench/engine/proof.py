@@ -21,7 +21,7 @@ from kvbench.errors import EngineError
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes
 
-__all__ = ["Seen", "ask_server", "compare", "mapped_host_bytes", "same_version"]
+__all__ = ["Proof", "Seen", "ask_server", "compare", "mapped_host_bytes", "same_version"]
 
 ANSWER_S = 10.0
 DISK_TIERS = ("fs", "obj", "PacedFileSystemTier")
@@ -127,10 +127,13 @@ def check_version(profile: Profile, running: str | None) -> None:
         )
 
 
-def compare(profile: Profile, seen: Seen) -> Effective:
-    """What the server proved, with every difference from the profile as a sentence."""
+def compare(profile: Profile, seen: Seen, kind: type[Proof] | None = None) -> Effective:
+    """What the server proved, with every difference from the profile as a sentence.
+
+    `kind` is for tiers that prove themselves in another way than vLLM's own.
+    """
     check_version(profile, seen.version)
-    proof = _Proof(profile, seen)
+    proof = (kind or Proof)(profile, seen)
     for step in (proof.model, proof.device, proof.host, proof.disk):
         step()
     return proof.effective()
@@ -144,7 +147,7 @@ def _whole_bytes(value: object) -> int | None:
         return None
 
 
-class _Proof:
+class Proof:
     """Collects facts, differences and unknowns, one part of the profile after the other."""
 
     def __init__(self, profile: Profile, seen: Seen) -> None:

@@ -112,7 +112,12 @@ def make_directory(path: Path) -> Path:
     path.mkdir(mode=0o700)
     owner = identify(os.getpid())
     mark = {"owner": owner, "world": this_world(), "parents": [str(parent) for parent in parents]}
-    (path / MARK).write_text(json.dumps(mark))
+    try:
+        (path / MARK).write_text(json.dumps(mark))
+    except OSError:
+        (path / MARK).unlink(missing_ok=True)
+        path.rmdir()  # without its mark, on a full disk, nobody would ever remove it
+        raise
     return path
 
 

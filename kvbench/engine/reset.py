@@ -10,10 +10,18 @@ import httpx
 
 from kvbench.engine.remains import MARK
 
-__all__ = ["empty_disk", "reset_caches"]
+__all__ = ["blocks_on_disk", "empty_disk", "reset_caches"]
+
+BLOCKS = ("*.bin", "*.data")
+"""Files of vLLM's file tier, and of LMCache's."""
 
 BUSY_S = 10.0
 """A reset is refused while blocks are in use; stores of the last requests are done within a second or two."""
+
+
+def blocks_on_disk(directory: Path) -> int:
+    """How many block files lie in a launch's own directory."""
+    return sum(1 for pattern in BLOCKS for _ in directory.rglob(pattern))
 
 
 def reset_caches(client: httpx.Client) -> tuple[str, ...]:
@@ -46,5 +54,5 @@ def empty_disk(directory: Path) -> tuple[str, ...]:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
-    left = sum(1 for _ in directory.rglob("*.bin"))
+    left = blocks_on_disk(directory)
     return (f"disk: {left} blocks are still there",) if left else ()

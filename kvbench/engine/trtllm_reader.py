@@ -6,23 +6,20 @@ What was read is kept as it came; the page adds the sums to the server's own Pro
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import re
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import httpx
 from pydantic_core import from_json
 
-from kvbench.engine.ports import LOOPBACK
+from kvbench.engine.metrics_page import MetricsPage
 from kvbench.engine.trtllm_ledger import TrtllmLedger
-from kvbench.errors import EngineError
 
 __all__ = ["RECORDS_NAME", "TrtllmReader"]
 
@@ -65,14 +62,14 @@ class TrtllmReader:
             for surface in surfaces
         ]
         self._http = httpx.Client(base_url=base_url, timeout=PAGE_S, trust_env=False)
-        self._page = _Page(self)
+        self._page = MetricsPage(self.page)
         for thread in self._threads:
             thread.start()
 
     @property
     def url(self) -> str:
         """The page to scrape."""
-        return f"http://{LOOPBACK}:{self._page.server_port}/metrics"
+        return self._page.url
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -161,43 +158,3 @@ def _without_tokens(event: dict[str, Any]) -> dict[str, Any]:
         return event
     kept = [{k: v for k, v in block.items() if k != "tokens"} for block in blocks if isinstance(block, dict)]
     return {**event, "data": {**data, "blocks": kept}}
-
-
-class _Answers(BaseHTTPRequestHandler):
-    server: _Page
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """Any path: there is one page."""
-        status, text = self.server.reader.page()
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        with contextlib.suppress(OSError):  # whoever asked has gone
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
-
-
-class _Page(ThreadingHTTPServer):
-    """On a free loopback port."""
-
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, reader: TrtllmReader) -> None:
-        try:
-            super().__init__((LOOPBACK, 0), _Answers)
-        except OSError as error:
-            raise EngineError(f"no loopback port can be opened: {error.strerror}") from None
-        self.reader = reader
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="kvbench-trtllm", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join()

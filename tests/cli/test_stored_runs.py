@@ -137,6 +137,19 @@ def test_what_is_said_beside_resume_must_be_what_the_run_began_with(run: Path, r
     refused(kvbench_here("compare", *reversed(same), "--resume", run), "other profiles")
 
 
+def test_an_experiment_beside_resume_must_have_the_rules_that_the_run_began_with(run: Path, recorded: Path) -> None:
+    folder = recorded.parents[1]
+    rules = run / "rules.yaml"
+    rules.write_text((folder / "rules.yaml").read_text())
+    experiment = run / "experiment.yaml"
+    members = {name: folder / f"{file}.yaml" for name, file in (("baseline", "base"), ("candidates", "other"))}
+    members |= {"workload": folder / "workload.yaml", "rules": rules}
+    experiment.write_text("experiment:\n" + "".join(f"  {name}: {file}\n" for name, file in members.items()))
+    assert kvbench_here("compare", experiment, "--resume", run).code in (1, 3)
+    rules.write_text(rules.read_text().replace("max_ratio: 3", "max_ratio: 30"))
+    refused(kvbench_here("compare", experiment, "--resume", run), "other rules")
+
+
 def test_a_dry_run_of_a_resumption_starts_and_changes_nothing(run: Path) -> None:
     before = (run / "run.json").read_bytes()
     answer = kvbench_here("compare", "--resume", run, "--dry-run")

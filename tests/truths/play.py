@@ -36,8 +36,8 @@ TOGETHER = 4
 """Candidates in one comparison."""
 PLAYED = (
     *("win-through-host", "win-through-disk", "nothing-changed", "slower-tail", "stalls", "slow-promotions"),
-    *("useless-hits", "errors", "dropped-streams", "short-outputs", "corrupt-outputs", "restart", "freeze"),
-    *("counter-reset", "vanished-metrics", "miscounted-sources"),
+    *("useless-hits", "errors", "dropped-streams", "short-outputs", "corrupt-outputs"),
+    *("leaked-outputs", "restart", "freeze", "counter-reset", "vanished-metrics", "miscounted-sources"),
 )
 """Those in which the way through a server, a client and a scraper matters; virtual time has them all."""
 PLAYED_TRUTHS = chosen(PLAYED)
