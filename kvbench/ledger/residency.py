@@ -114,11 +114,12 @@ class Residency:
         history = self.history
         if not self.has_disk:
             return False
+        fetched = False
         for place in history.arrivals("host", key, first, end):
             on_disk = history.lies_in("disk", key, place) or not history.tells("disk")
             # What lies on the device at that moment was stored from there, and not fetched.
-            fetched = on_disk and not history.lies_in("device", key, place)
-            if fetched and (place, key) not in self._promoted:
+            if on_disk and not history.lies_in("device", key, place) and (place, key) not in self._promoted:
+                # All of them: what is evicted before a request's turn comes is fetched for it again.
                 self._promoted.add((place, key))
-                return True
-        return False
+                fetched = True
+        return fetched

@@ -127,19 +127,22 @@ def _watched(publisher: Publisher) -> Iterator[None]:
 
 
 def _watch_device(patch: pytest.MonkeyPatch, publisher: Publisher) -> None:
-    register, forget = DeviceBlocks.register, DeviceBlocks._forget
+    register, allocate = DeviceBlocks.register, DeviceBlocks.allocate
 
     def registered(device: DeviceBlocks, blocks: Sequence[int], keys: Sequence[int]) -> None:
         publisher.note("stored", "device", keys)
         register(device, blocks, keys)
 
-    def forgotten(device: DeviceBlocks, block: int) -> None:
-        key = device._keys[block]
-        publisher.note("removed", "device", () if key is None else (key,))
-        forget(device, block)
+    def allocated(device: DeviceBlocks, count: int) -> list[int]:
+        before = list(device._keys)
+        blocks = allocate(device, count)
+        for block in blocks:
+            key = before[block]
+            publisher.note("removed", "device", () if key is None else (key,))
+        return blocks
 
     patch.setattr(DeviceBlocks, "register", registered)
-    patch.setattr(DeviceBlocks, "_forget", forgotten)
+    patch.setattr(DeviceBlocks, "allocate", allocated)
 
 
 def _watch_tiers(patch: pytest.MonkeyPatch, publisher: Publisher) -> None:
