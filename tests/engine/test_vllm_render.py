@@ -173,8 +173,8 @@ def test_what_a_profile_says_wins_over_defaults() -> None:
 
 
 def test_a_profiles_environment_is_passed_and_stays_out_of_the_arguments() -> None:
-    rendered = render(a_profile(env={"HF_TOKEN": "hunter2"}), GPU)
-    assert rendered.env["HF_TOKEN"] == "hunter2"
+    rendered = render(a_profile(env={"HF_ENDPOINT": "hunter2"}), GPU)
+    assert rendered.env["HF_ENDPOINT"] == "hunter2"
     assert not any("hunter2" in argument for argument in rendered.argv)
 
 
