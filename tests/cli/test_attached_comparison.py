@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,22 @@ def compare(folder: Path, *behaviours: Behaviour, options: Sequence[str] = ()) -
 
 
 @pytest.fixture(scope="module")
-def same_twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, Path]:
-    return compare(tmp_path_factory.mktemp("same"), Behaviour(), Behaviour(), options=["--json"])
+def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[tuple[Answer, Path]]]]:
+    """Both comparisons of this file at once: most of their time is waiting."""
+    same, faulty = tmp_path_factory.mktemp("same"), tmp_path_factory.mktemp("faulty")
+    with ThreadPoolExecutor(2) as threads:
+        yield {
+            "same": threads.submit(compare, same, Behaviour(), Behaviour(), options=["--json"]),
+            # One baseline against a candidate of each fault, one round each.
+            "faulty": threads.submit(
+                compare, faulty, Behaviour(), *FAULTS.values(), options=["--json", "--rounds", "1"]
+            ),
+        }
+
+
+@pytest.fixture(scope="module")
+def same_twice(side_by_side: dict[str, Future[tuple[Answer, Path]]]) -> tuple[Answer, Path]:
+    return side_by_side["same"].result()
 
 
 def test_the_same_server_twice_is_never_go_and_breaks_no_guardrail(same_twice: tuple[Answer, Path]) -> None:
@@ -104,10 +119,8 @@ NONSENSE = ("500", "garbage", "html", "no_done")
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Answer, Path]:
-    """One baseline against a candidate of each fault, one round each."""
-    folder = tmp_path_factory.mktemp("faulty")
-    return compare(folder, Behaviour(), *FAULTS.values(), options=["--json", "--rounds", "1"])
+def faulty(side_by_side: dict[str, Future[tuple[Answer, Path]]]) -> tuple[Answer, Path]:
+    return side_by_side["faulty"].result()
 
 
 def of(faulty: tuple[Answer, Path], fault: str) -> dict[str, Any]:
