@@ -9,17 +9,14 @@ points from the prediction. A trace takes five to fifteen minutes.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from kvbench.engine.environment import install
 from kvbench.plan.reuse import expected_sources
@@ -28,6 +25,7 @@ from kvbench.spec.workload import Workload
 from kvbench.workload.build import build_replay
 from kvbench.workload.storage import read_schedule
 from kvbench.workload.traces.reading import read_trace
+from tests.proofs.embedded import ARM, host_and_disk, recorded
 
 SHARED = Path(os.environ.get("KVBENCH_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 REQUESTS = 300
@@ -82,8 +80,8 @@ def planned(path: Path, span_s: float | None) -> Plan:
         source["scale"] = float(str(source["scale"])) * min(0.98, 1.02 * MEAN_TOKENS / mean)
     work_s = sum(REQUEST_S + TOKEN_S * request.output_tokens for request in schedule.requests)
     span_s = span_s or work_s / BUSY
-    recorded = read_trace(path).head(REQUESTS)
-    source["speed"] = max(recorded.duration_s / span_s, 0.01)
+    trace = read_trace(path).head(REQUESTS)
+    source["speed"] = max(trace.duration_s / span_s, 0.01)
     waits = any(request.continues is not None for request in schedule.requests)
     return Plan(written(source, (LATE_TIMES if waits else 1.0) * span_s + 30.0), mean, span_s)
 
@@ -96,35 +94,12 @@ def written(source: dict[str, object], for_s: float) -> dict[str, object]:
     }
 
 
-def profile(folder: Path) -> dict[str, object]:
-    return {
-        "name": "host-and-disk",
-        "engine": {
-            "kind": "vllm",
-            "environment": "vllm-cpu",
-            "version": "0.32.0",
-            "model": "tiny",
-            "args": {"max-model-len": MAX_MODEL_LEN},
-        },
-        "tiers": {
-            "device": {"blocks": DEVICE_BLOCKS},
-            "host": {"size": HOST_BYTES},
-            "disk": {"path": str(folder / "kv"), "read_threads": 2, "write_threads": 2},
-        },
-    }
-
-
 def played(plan: Plan, folder: Path) -> tuple[dict[str, int], dict[str, float], int]:
     """Predicted and counted tokens by source, and failed requests."""
-    for name, spec in (("workload", plan.workload), ("profile", profile(folder))):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    command = [sys.executable, "-m", "kvbench", "run", str(folder / "profile.yaml")]
-    options = ["--workload", str(folder / "workload.yaml"), "--rounds", "1", "--out", str(folder / "out"), "--json"]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE) as run:
-        try:
-            told = json.loads(run.communicate()[0])
-        finally:
-            run.terminate()  # it ends its engine; nothing happens when it is over
+    profile = host_and_disk(
+        folder, max_model_len=MAX_MODEL_LEN, device_blocks=DEVICE_BLOCKS, host_bytes=HOST_BYTES, threads=2
+    )
+    told = recorded(folder, profile, plan.workload)
     expected = predicted(RunDirectory.open(Path(told["run"])))
     return expected, told["sources"], sum(figures["failed"] for figures in told["classes"].values())
 
@@ -133,7 +108,7 @@ def predicted(run: RunDirectory) -> dict[str, int]:
     """For the requests that were sent: sessions that waited long may not have come to their end."""
     sizes = next(record.capacities for record in run.read_manifest().rounds if record.state == "done")
     block_tokens = int(sizes["block_tokens"])
-    table = run.round_directory("host-and-disk", 1) / "requests.parquet"
+    table = run.round_directory(ARM, 1) / "requests.parquet"
     sent = set(pd.read_parquet(table, columns=["id"])["id"])
     schedule = read_schedule(run.schedule_path(1))
     say(f"  {len(sent)} of {len(schedule)} requests were sent")

