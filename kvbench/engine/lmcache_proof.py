@@ -101,16 +101,7 @@ class _LmcacheProof(Proof):
         adapters = _part(self._status(), "storage_manager").get("l2_adapters")
         kinds = [each.get("type") for each in adapters if isinstance(each, dict)] if adapters is not None else None
         has = None if kinds is None else any(kind in FILE_ADAPTERS for kind in kinds)
-        asked = self._profile.tiers.disk is not None
-        self._facts["disk"] = has
-        if has is None:
-            self._unknown.append("whether there is a disk tier")
-        elif has != asked:
-            self._differences.append(
-                "the profile has a disk tier, but LMCache has none"
-                if asked
-                else "the profile has no disk tier, but LMCache has one"
-            )
+        self._hold_disk(has, "LMCache")
 
 
 def _part(status: dict[str, Any], name: str) -> dict[str, Any]:

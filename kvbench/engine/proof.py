@@ -24,7 +24,8 @@ from kvbench.spec.quantity import show_bytes
 __all__ = ["Proof", "Seen", "ask_server", "compare", "mapped_host_bytes", "same_version"]
 
 ANSWER_S = 10.0
-DISK_TIERS = ("fs", "obj", "PacedFileSystemTier")
+DISK_TIERS = ("fs", "obj", "kvcr", "PacedFileSystemTier")
+"""Types of secondary tiers that count as disk, as in `Profile.tier_names`; the last is a file tier with a throttle."""
 
 
 @dataclass
@@ -291,15 +292,19 @@ class Proof:
         known: bool | None = None
         if config is not None and families is not None:
             known = has and families
-        elif families is not None:
-            known = families
+        elif families is False or not self._profile.tiers.secondary:
+            known = families  # these metrics come with secondary tiers of any type, peers included
+        self._hold_disk(known, "the server")
+
+    def _hold_disk(self, known: bool | None, holder: str) -> None:
+        """Whether `holder` has a disk tier (None: that is not known) against whether the profile asks for one."""
         self._facts["disk"] = known
-        asked = self._profile.tiers.disk is not None
+        asked = "disk" in self._profile.tier_names
         if known is None:
             self._unknown.append("whether there is a disk tier")
         elif known != asked:
             self._differences.append(
-                "the profile has a disk tier, but the server has none"
+                f"the profile has a disk tier, but {holder} has none"
                 if asked
-                else "the profile has no disk tier, but the server has one"
+                else f"the profile has no disk tier, but {holder} has one"
             )

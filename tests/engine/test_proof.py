@@ -37,6 +37,7 @@ def effective(
     tiers: dict[str, Any],
     mapped: int | None = 0,
     version: str = "0.32.0",
+    says_configuration: bool = True,
 ) -> Effective:
     """The proof of a profile of 66 blocks by a server with these answers."""
     models = {"data": [{"id": "tiny", "max_model_len": 8192}]}
@@ -45,6 +46,9 @@ def effective(
         "/v1/models": models,
         "/server_info": {"vllm_config": {"kv_transfer_config": connector, "cache_config": {}}},
     }
+
+    if not says_configuration:
+        answers["/server_info"] = {}
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/metrics":
@@ -123,6 +127,54 @@ def test_secondary_tiers_that_the_engine_ignored_are_found_out(captured: Path) -
     """Under CPUOffloadingSpec vLLM takes `secondary_tiers` without a word and serves without them."""
     proof = effective((captured / "cpu-tier-idle.prom").read_text(), TIERING, tiers=DISK, mapped=8 * MIB)
     assert proof.differences == ("the profile has a disk tier, but the server has none",)
+
+
+OBJECTS = {"type": "obj", "bucket": "kv", "endpoint_override": "store:9000"}
+
+
+def tiering(*types: str) -> dict[str, Any]:
+    """A connector with secondary tiers of these types."""
+    extra = {
+        "spec_name": "TieringOffloadingSpec",
+        "cpu_bytes_to_use": 8 * MIB,
+        "secondary_tiers": [{"type": type_} for type_ in types],
+    }
+    return {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": extra}
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("asked", "types", "disk"),
+    [
+        ([OBJECTS], ["obj"], True),
+        ([{"type": "kvcr"}], ["kvcr"], True),
+        ([{"type": "p2p"}], ["p2p"], False),
+        ([{"type": "p2p"}, OBJECTS], ["p2p", "obj"], True),
+    ],
+)
+def test_secondary_tiers_without_a_file_tier_are_as_asked(
+    captured: Path, asked: list[dict[str, Any]], types: list[str], disk: bool
+) -> None:
+    metrics = (captured / "tiering-idle.prom").read_text()
+    proof = effective(metrics, tiering(*types), tiers={**HOST, "secondary": asked}, mapped=8 * MIB)
+    assert (proof.differences, proof.unknown, proof.disk) == ((), (), disk)
+
+
+@pytest.mark.shared
+def test_an_object_store_that_the_server_lacks_is_found_out(captured: Path) -> None:
+    metrics = (captured / "tiering-idle.prom").read_text()
+    proof = effective(metrics, tiering("p2p"), tiers={**HOST, "secondary": [OBJECTS]}, mapped=8 * MIB)
+    assert proof.differences == ("the profile has a disk tier, but the server has none",)
+
+
+@pytest.mark.shared
+def test_metrics_of_secondary_tiers_alone_do_not_tell_which_of_them_there_is(captured: Path) -> None:
+    metrics = (captured / "tiering-idle.prom").read_text()
+    proof = effective(metrics, None, tiers={**HOST, "secondary": [{"type": "p2p"}]}, says_configuration=False)
+    assert proof.differences == ()
+    assert "whether there is a disk tier" in proof.unknown
+    proof = effective(metrics, None, tiers=HOST, says_configuration=False)
+    assert proof.differences == ("the profile has no disk tier, but the server has one",)
 
 
 @pytest.mark.shared
