@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kvbench.canary.gate import DEFAULT_EVERY_S, Gate, Look, Times, make_reader
+from kvbench.canary.health import clock
 from kvbench.canary.rehearsal import Rehearsal, Rehearsed
 from kvbench.canary.serve import GateServer, Seen, finite, parse_address, verdict_document
 from kvbench.canary.state import StateStore, default_directory
@@ -58,7 +59,7 @@ def run_gate(asked: Asked, console: Console, *, as_json: bool) -> tuple[CanaryVe
         stack.callback(reader.close)
         store = StateStore(asked.state or default_directory(loaded.canary), loaded.canary)
         stack.callback(store.close)
-        gate = Gate(loaded, reader, store, times)
+        gate = Gate(loaded, reader, store, times, keeps_verdict=address is not None)
         server = None
         if address is not None:
             armed = loaded.canary.on_breach.armed
@@ -138,7 +139,15 @@ def _watched(gate: Gate, server: GateServer | None, console: Console, *, once: b
             if server is not None:
                 server.show(_seen(server.seen, gate, look.verdict))
 
-        return gate.once(on_look) if once else gate.watch(on_look)
+        verdict = gate.once(on_look) if once else gate.watch(on_look)
+    if gate.stands is not None:
+        until = "" if gate.stands.until_s is None else f" until {clock(gate.stands.until_s)}"
+        say(
+            console,
+            f"this watch has ended before; its verdict stands{until}, and no hook is run. "
+            "A changed file, or another --state, begins a new watch",
+        )
+    return verdict
 
 
 def _seen(before: Seen, gate: Gate, verdict: CanaryVerdict, *, ended: bool = False) -> Seen:

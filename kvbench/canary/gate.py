@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.judge.verdict import Outcome
 from kvbench.spec.canary import LoadedCanary
 
-__all__ = ["DEFAULT_EVERY_S", "DEFAULT_FOR_S", "Gate", "Look", "Times", "make_reader"]
+__all__ = ["DEFAULT_EVERY_S", "DEFAULT_FOR_S", "Gate", "Look", "Stands", "Times", "make_reader"]
 
 DEFAULT_FOR_S = 3600.0
 DEFAULT_EVERY_S = 15.0
@@ -39,6 +40,13 @@ class Times:
 
     for_s: float | None = None
     every_s: float = DEFAULT_EVERY_S
+
+
+@dataclass(frozen=True)
+class Stands:
+    """A watch that ended before has the word until then; None: until the file or the state is another one."""
+
+    until_s: float | None
 
 
 @dataclass(frozen=True)
@@ -69,16 +77,24 @@ class Gate:
         store: StateStore,
         times: Times,
         *,
+        keeps_verdict: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """InputError when a secret that the hook needs is not set."""
+        """InputError when a secret that the hook needs is not set.
+
+        `keeps_verdict`: what a watch ended with is what every gate after it answers, as long as the file and the
+        state are the same; for one that others ask, and whose process may be started again at any time.
+        """
         check_hook(loaded.canary)
         self._loaded, self._reader, self._store, self._times = loaded, reader, store, times
         self.feed = Feed(reader, store, times.every_s, sleep)
         self._acting = Acting(loaded, store, self.feed, sleep)
+        self._keeps_verdict = keeps_verdict
         self._newest = newest_tier_of(loaded)
         self.resumed = False
         """Whether an earlier gate's watch goes on."""
+        self.stands: Stands | None = None
+        """Why the verdict of a watch that ended before is what this one answers."""
         self.looks = 0
 
     # -- one look ----------------------------------------------------------------------------------------------
@@ -120,8 +136,19 @@ class Gate:
     # -- a watch -----------------------------------------------------------------------------------------------
 
     def watch(self, on_look: Callable[[Look], None]) -> CanaryVerdict:
-        """Look again and again until the verdict is certain or the time is over. A killed gate's watch goes on."""
-        state = self._begin()
+        """Look again and again until the verdict is certain or the time is over. A killed gate's watch goes on.
+
+        One that ended with a breach, of which others were told, answers the same until its planned end: whoever
+        starts gates again when they end must not have the tier switched off a second time.
+        """
+        state = self._store.load()
+        if state is not None and state.ended is not None and state.ended_for_good and self._keeps_verdict:
+            self.stands = Stands(None)  # whether or not anything could be read now
+            return state.ended
+        state = self._begin(state)
+        if state.ended is not None:
+            self.stands = Stands(self._stands_until(state))
+            return state.ended
         if state.breach is not None:
             return self._proof_goes_on(state, on_look)
         while True:
@@ -133,19 +160,27 @@ class Gate:
             left = state.planned_end_s - look.verdict.window.end
             self.feed.wait(min(self._times.every_s - (time.monotonic() - began), left))
 
-    def _begin(self) -> GateState:
+    def _begin(self, state: GateState | None) -> GateState:
         """A state that has not ended and whose time is not long over goes on; else a new watch begins."""
-        state = self._store.load()
         now = self.feed.ask_now()
         unfinished = self._unfinished(state, now)
         if unfinished is not None:
             return unfinished
+        if state is not None and state.ended is not None and now < self._stands_until(state):
+            return state
         span_s = self._times.for_s or DEFAULT_FOR_S
         if state is not None and state.outcome is None and now < state.planned_end_s + span_s:
             self.resumed = True
             self.feed.resume()
             return state
         return self._store.begin(now, now + span_s, None)
+
+    def _stands_until(self, state: GateState) -> float:
+        """Until when what a watch ended with is said again: its planned end, but at least as long after the proof
+        as that may take. Minus infinity when nobody was told anything."""
+        if state.proof is None:
+            return -math.inf
+        return max(state.planned_end_s, state.proof.until_s + self._loaded.canary.on_breach.within)
 
     def _unfinished(self, state: GateState | None, now: float) -> GateState | None:
         """A state whose hook was begun and whose proof is not over, unless that was long ago."""
@@ -185,7 +220,7 @@ class Gate:
         self, verdict: CanaryVerdict, state: GateState | None, on_look: Callable[[Look], None]
     ) -> CanaryVerdict:
         """Add the configuration, act on a breach if nobody has yet, and note how it ended."""
-        verdict = with_configuration(verdict, self._loaded)
+        verdict, is_watch = with_configuration(verdict, self._loaded), state is not None
         outcome: str | None = verdict.verdict.value
         if state is None:  # one look: what was told is remembered from look to look, a watch under way left alone
             state = self._store.load() or self._store.begin(verdict.window.start, verdict.watch.planned_end)
@@ -194,8 +229,19 @@ class Gate:
             verdict, state = self._act(verdict, state, on_look)
         elif verdict.verdict is Outcome.GO:
             state = state.model_copy(update={"fired": None, "proof": None})
-        self._store.save(state.model_copy(update={"outcome": outcome, "breach": None}))
+            if not is_watch and not state.ended_for_good:  # what has got well may be told of again
+                state = state.model_copy(update={"ended": None})
+        state = state.model_copy(update={"outcome": outcome, "breach": None})
+        self._store.save(self._remembered(verdict, state) if is_watch else state)
         return verdict
+
+    def _remembered(self, verdict: CanaryVerdict, state: GateState) -> GateState:
+        """With what a gate has to say that is started again after this one's end."""
+        if state.fired is not None and state.fired.state != "dry-run":
+            verdict = verdict.model_copy(update={"hook": _already(state.fired)})
+        elif not self._keeps_verdict:
+            return state
+        return state.model_copy(update={"ended": verdict, "ended_for_good": self._keeps_verdict})
 
     def _act(
         self, verdict: CanaryVerdict, state: GateState, on_look: Callable[[Look], None]
@@ -232,7 +278,8 @@ class Gate:
         self.feed.resume()
         verdict = state.breach.model_copy(update={"hook": _already(state.fired)})
         verdict, state = self._proven(verdict, state, on_look)
-        self._store.save(state.model_copy(update={"outcome": verdict.verdict.value, "breach": None}))
+        state = state.model_copy(update={"outcome": verdict.verdict.value, "breach": None})
+        self._store.save(self._remembered(verdict, state))
         return verdict
 
 

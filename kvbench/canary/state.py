@@ -5,11 +5,13 @@ One directory a canary, locked while a gate runs. A gate that was killed goes on
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Literal
 
@@ -59,6 +61,10 @@ class GateState(BaseModel):
     """The verdict that called for it, until the proof is over; a gate that was killed meanwhile goes on with it."""
     outcome: str | None = None
     """Of a watch that has ended."""
+    ended: CanaryVerdict | None = None
+    """What it ended with, where a gate started again only says it again: others were told, or ask for it."""
+    ended_for_good: bool = False
+    """A serving gate ended with it: it is answered until the file or the state is another one."""
 
 
 def digest(canary: Canary) -> str:
@@ -80,7 +86,7 @@ class StateStore:
         self._directory = directory
         self._digest = digest(canary)
         self._file = directory / "state.json"
-        self._samples = directory / "scrapes.jsonl"
+        self._samples = directory / "scrapes"
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock: IO[str] = (directory / "lock").open("a+", encoding="ascii")
@@ -127,7 +133,7 @@ class StateStore:
         write_text(self._file, json.dumps(state.model_dump(by_alias=True), indent=1) + "\n")
 
     def keep(self, read: Read, t_s: float) -> None:
-        """Append one round of scrapes."""
+        """Append one round of scrapes, packed: fifty replicas every 15 s would fill gigabytes a day."""
         samples = {
             side: {name: _rows(samples) for name, samples in replicas.items()}
             for side, replicas in read.samples.items()
@@ -137,7 +143,7 @@ class StateStore:
             with self._samples.open("a+b") as file:
                 if _is_cut_off(file):
                     file.write(b"\n")
-                file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+                file.write(_packed(entry) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -148,11 +154,11 @@ class StateStore:
     def kept(self) -> Iterator[tuple[Read, float]]:
         """Every round of scrapes in order; one that was cut off is left out."""
         try:
-            with self._samples.open(encoding="utf-8") as file:
+            with self._samples.open("rb") as file:
                 for line in file:
                     try:
-                        entry = json.loads(line)
-                    except ValueError:
+                        entry = json.loads(zlib.decompress(base64.b64decode(line)))
+                    except (ValueError, zlib.error):
                         continue
                     yield _read(entry), float(entry["t"])
         except FileNotFoundError:
@@ -169,6 +175,11 @@ def _is_cut_off(file: IO[bytes]) -> bool:
         return False
     file.seek(-1, os.SEEK_END)
     return file.read(1) != b"\n"
+
+
+def _packed(entry: Mapping[str, object]) -> bytes:
+    """One line without a line's end in it."""
+    return base64.b64encode(zlib.compress(json.dumps(entry, separators=(",", ":")).encode()))
 
 
 def _rows(samples: Samples) -> list[list[object]]:

@@ -5,138 +5,39 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
-from kvbench.canary.gate import Gate, Look, Times
-from kvbench.canary.reading import Read, ReadFailed
-from kvbench.canary.series import Group, Samples
-from kvbench.canary.state import StateStore
+from kvbench.canary.gate import Look
+from kvbench.canary.series import Group
+from kvbench.canary.serve import verdict_document
 from kvbench.errors import InputError, RecordError
 from kvbench.judge.verdict import Outcome
-from kvbench.spec.canary import LoadedCanary, load_canary
-from tests.canary.build import STEP_S, T0, Truth, group
-
-LONG_S = 700.0
-EVERY_S = 30.0
-GOOD = group("canary", Truth(), seconds=LONG_S)
-STABLE = group("stable", Truth(seed=2), seconds=LONG_S)
-BAD = group("canary", Truth(slow=lambda t: 0.3 if t > 200 else 0.001), seconds=LONG_S)
-
-FILE = """\
-name: c
-prometheus: {{url: "http://127.0.0.1:9"}}
-baseline: {{match: {{track: stable}}}}
-candidate: {{match: {{track: canary}}, profile: tiered.yaml}}
-warm_up: false
-rules:
-  guardrails:
-    - {{id: sustained, metric: ttft, quantile: 0.99, max: 1s, sustained: {{window: 30s, for: 120s}}}}
-    - {{id: errors, metric: error_rate, max: 2%}}
-on_breach: {breach}
-"""
-PROFILE = """\
-name: tiered
-engine: {kind: vllm, environment: vllm-cpu, model: tiny, args: {max-model-len: 4096}}
-tiers: {device: {blocks: 64}, host: {size: 64MiB}}
-"""
-
-
-class Killed(BaseException):
-    """The gate is gone, whatever it was doing."""
-
-
-@dataclass
-class Clock:
-    """Time that goes on only when somebody waits."""
-
-    t: float = T0
-    killed_at: float | None = None
-
-    def sleep(self, seconds: float) -> None:
-        self.t += seconds
-        if self.killed_at is not None and self.t >= self.killed_at:
-            raise Killed
-
-
-@dataclass
-class Stored:
-    """A Prometheus that has all series already and shows what is not in the future."""
-
-    clock: Clock
-    groups: dict[str, Group]
-    down: tuple[float, float] = (0.0, 0.0)
-    looks_back: bool = True
-    asked: list[tuple[float, float]] = field(default_factory=list)
-
-    def now(self) -> float:
-        if self.down[0] <= self.clock.t - T0 < self.down[1]:
-            raise ReadFailed("http://127.0.0.1:9 cannot be reached: connection refused")
-        return self.clock.t
-
-    def read(self, since_s: float, until_s: float, stop: Callable[[], None]) -> Read:
-        self.asked.append((since_s, until_s))
-        found = {}
-        for side, each in self.groups.items():
-            found[side] = {r.name: r.within(since_s, until_s).samples for r in each.replicas}
-        return Read(found)
-
-    def close(self) -> None:
-        pass
-
-
-def loaded(folder: Path, breach: str = "{armed: false}") -> LoadedCanary:
-    folder.mkdir(exist_ok=True, parents=True)
-    (folder / "tiered.yaml").write_text(PROFILE)
-    file = folder / "canary.yaml"
-    file.write_text(FILE.format(breach=breach))
-    return load_canary(file)
-
-
-@dataclass
-class Late(Stored):
-    """One in which a sample is there only some time after its own time."""
-
-    by_s: float = 20.0
-
-    def read(self, since_s: float, until_s: float, stop: Callable[[], None]) -> Read:
-        found: dict[str, dict[str, Samples]] = {}
-        for side, each in self.groups.items():
-            found[side] = {replica.name: {} for replica in each.replicas}
-            for replica in each.replicas:
-                for key, (t_s, values) in replica.samples.items():
-                    there = (t_s > since_s) & (t_s <= until_s - self.by_s)
-                    if there.any():
-                        found[side][replica.name][key] = (t_s[there], values[there])
-        return Read(found)
-
-
-@contextmanager
-def gate(
-    folder: Path,
-    reader: Stored,
-    *,
-    canary: LoadedCanary | None = None,
-    for_s: float = 600.0,
-    every_s: float = EVERY_S,
-) -> Iterator[Gate]:
-    canary = canary or loaded(folder)
-    store = StateStore(folder / "state", canary.canary)
-    try:
-        yield Gate(canary, reader, store, Times(for_s, every_s), sleep=reader.clock.sleep)
-    finally:
-        store.close()
-
-
-def both(candidate: Group) -> dict[str, Group]:
-    return {"candidate": candidate, "baseline": STABLE}
+from tests.canary.build import STEP_S, T0
+from tests.canary.watched import (
+    BAD,
+    EVERY_S,
+    GOOD,
+    Clock,
+    Killed,
+    Late,
+    Stored,
+    both,
+    gate,
+    killed_while_telling,
+    loaded,
+)
+from tests.conftest import REPOSITORY
 
 
 class TestAWatch:
@@ -220,12 +121,20 @@ class TestAKilledGate:
             pytest.raises(Killed),
         ):
             watched.watch(lambda _: None)
-        kept = tmp_path / "state" / "scrapes.jsonl"
+        kept = tmp_path / "state" / "scrapes"
         whole = kept.read_text()
-        kept.write_text(whole + '{"t": 17')  # cut off in the middle of a line
+        kept.write_text(whole + whole[:40])  # cut off in the middle of a line
         with gate(tmp_path, Stored(clock, both(GOOD), looks_back=False)) as again:
             rounds = list(again._store.kept())
         assert len(rounds) == whole.count("\n") == 11
+        plain = sum(
+            len(json.dumps([*key]))
+            for read, _ in rounds
+            for each in read.samples.values()
+            for samples in each.values()
+            for key in samples
+        )
+        assert len(whole) < plain / 4, "fifty replicas would fill gigabytes a day"
 
     def test_cut_off_in_a_write_keeps_all_that_comes_after_it(self, tmp_path: Path) -> None:
         clock = Clock(killed_at=T0 + 100)
@@ -234,8 +143,8 @@ class TestAKilledGate:
             pytest.raises(Killed),
         ):
             watched.watch(lambda _: None)
-        kept = tmp_path / "state" / "scrapes.jsonl"
-        kept.write_text(kept.read_text() + '{"t": 17')
+        kept = tmp_path / "state" / "scrapes"
+        kept.write_text(kept.read_text() + kept.read_text()[:40])
         clock.killed_at = T0 + 200
         with (
             gate(tmp_path, Stored(clock, both(GOOD), looks_back=False)) as again,
@@ -256,11 +165,83 @@ class TestAKilledGate:
             watched.watch(lambda _: None)
 
 
+class TestAServingGate:
+    """One in a pod: it may be started again at any time, and is asked by others long after its watch."""
+
+    @pytest.mark.parametrize(
+        ("candidate", "for_s", "outcome"),
+        [(GOOD, 600.0, "GO"), (BAD, 600.0, "NO_GO"), (GOOD, 60.0, "INCONCLUSIVE")],
+    )
+    def test_answers_what_its_watch_ended_with_ever_after(
+        self, tmp_path: Path, candidate: Group, for_s: float, outcome: str
+    ) -> None:
+        clock = Clock()
+        with gate(tmp_path, Stored(clock, both(candidate)), for_s=for_s, serves=True) as watched:
+            first = watched.watch(lambda _: None)
+        assert first.verdict.value == outcome
+        clock.t = T0 + 30 * 86400
+        nobody = Stored(clock, {}, down=(0, 1e9))
+        with gate(tmp_path, nobody, for_s=for_s, serves=True) as again:
+            assert again.watch(lambda _: None) == first
+            assert again.stands is not None
+            assert again.stands.until_s is None
+        assert nobody.asked == []
+
+    @pytest.mark.parametrize("change", ["its file is another one", "its state is another one", "it does not serve"])
+    def test_begins_anew_when(self, tmp_path: Path, change: str) -> None:
+        clock = Clock()
+        with gate(tmp_path, Stored(clock, both(GOOD)), serves=True) as watched:
+            assert watched.watch(lambda _: None).verdict is Outcome.GO
+        canary = loaded(tmp_path, "{hook: [./off.sh]}") if change == "its file is another one" else None
+        if change == "its state is another one":
+            (tmp_path / "state").rename(tmp_path / "old-state")
+        clock.t = began = T0 + 601
+        serves = change != "it does not serve"
+        with gate(tmp_path, Stored(clock, both(GOOD)), canary=canary, for_s=60.0, serves=serves) as again:
+            assert again.watch(lambda _: None).window.start == began
+            assert again.stands is None
+
+    def test_one_look_in_between_changes_nothing(self, tmp_path: Path) -> None:
+        with gate(tmp_path, Stored(Clock(), both(BAD)), serves=True) as watched:
+            first = watched.watch(lambda _: None)
+        with gate(tmp_path, Stored(Clock(T0 + 650), both(GOOD))) as once:
+            assert once.once().verdict is Outcome.GO
+        with gate(tmp_path, Stored(Clock(T0 + 660), both(GOOD)), serves=True) as again:
+            assert again.watch(lambda _: None) == first
+
+    def test_over_http_where_even_the_prometheus_is_gone(self, tmp_path: Path) -> None:
+        with gate(tmp_path, Stored(Clock(), both(BAD)), serves=True) as watched:
+            first = watched.watch(lambda _: None)
+        argv = ("gate", "canary.yaml", "--serve", "127.0.0.1:0", "--state", "state")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kvbench", *argv],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        try:
+            address = next(filter(None, (re.search(r"serving (\S+)/verdict", line) for line in process.stderr)))[1]
+            deadline = time.monotonic() + 30
+            while httpx.get(f"{address}/healthz").status_code != 200 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert httpx.get(f"{address}/verdict").json() == json.loads(
+                json.dumps(verdict_document(first), allow_nan=False)
+            )
+            assert httpx.get(f"{address}/verdict/NO_GO").status_code == 200
+        finally:
+            process.terminate()
+            said = " ".join(process.stderr.read().split())
+            assert process.wait(timeout=30) == 143
+        assert "this watch has ended before; its verdict stands, and no hook is run" in said
+
+
 class TestTellingOthers:
-    def hook(self, folder: Path, *, armed: bool = True, code: int = 0) -> tuple[str, Path]:
+    def hook(self, folder: Path, *, armed: bool = True, code: int = 0, within: str = "10m") -> tuple[str, Path]:
         told = folder / "told.jsonl"
         script = f"cat >> {told}; echo >> {told}; exit {code}"
-        return json.dumps({"hook": ["sh", "-c", script], "armed": armed}), told
+        return json.dumps({"hook": ["sh", "-c", script], "armed": armed, "within": within}), told
 
     def test_runs_the_hook_once_with_the_payload_on_stdin(self, tmp_path: Path) -> None:
         breach, told = self.hook(tmp_path)
@@ -289,15 +270,8 @@ class TestTellingOthers:
         breach, told = self.hook(tmp_path)
         canary = loaded(tmp_path, breach)
         clock = Clock()
-
-        def killed(*_: object) -> None:
-            told.write_text("once\n")
-            raise Killed
-
-        with monkeypatch.context() as patch, gate(tmp_path, Stored(clock, both(BAD)), canary=canary) as watched:
-            patch.setattr("kvbench.canary.acting.fire", killed)
-            with pytest.raises(Killed):
-                watched.watch(lambda _: None)
+        with gate(tmp_path, Stored(clock, both(BAD)), canary=canary) as watched:
+            killed_while_telling(watched, told, monkeypatch)
         with gate(tmp_path, Stored(clock, both(BAD)), canary=canary) as again:
             verdict = again.watch(lambda _: None)
         assert told.read_text() == "once\n"
@@ -305,6 +279,42 @@ class TestTellingOthers:
         assert verdict.hook is not None
         assert verdict.hook.state == "begun"
         assert "not again" in verdict.hook.text
+
+    @pytest.mark.parametrize("within_s", [90.0, 600.0])
+    def test_started_again_after_its_end_says_the_same_and_tells_nobody(
+        self, tmp_path: Path, within_s: float
+    ) -> None:
+        """Even where the proof goes on beyond the planned end of the watch, at T0 + 600."""
+        breach, told = self.hook(tmp_path, within=f"{within_s:g}s")
+        canary, clock = loaded(tmp_path, breach), Clock()
+        with gate(tmp_path, Stored(clock, both(BAD)), canary=canary) as watched:
+            first = watched.watch(lambda _: None)
+        ended_s = clock.t
+        assert (ended_s > T0 + 600) == (within_s == 600)
+        with gate(tmp_path, Stored(clock, both(BAD)), canary=canary) as again:
+            second = again.watch(lambda _: None)
+            assert again.stands is not None
+            assert again.stands.until_s == pytest.approx(T0 + 600 if within_s == 90 else ended_s + 600, abs=1)
+        assert clock.t == ended_s
+        assert (second.verdict, second.reasons, second.window) == (first.verdict, first.reasons, first.window)
+        assert second.hook is not None
+        assert "not again" in second.hook.text
+        assert len(told.read_text().splitlines()) == 1
+
+    @pytest.mark.parametrize("change", ["its planned end is over", "a look has found it well since"])
+    def test_tells_again_of_a_breach_in_another_watch(self, tmp_path: Path, change: str) -> None:
+        breach, told = self.hook(tmp_path, within="70s")
+        canary, clock = loaded(tmp_path, breach), Clock()
+        with gate(tmp_path, Stored(clock, both(BAD)), canary=canary, for_s=400.0) as watched:
+            watched.watch(lambda _: None)
+        if change == "its planned end is over":
+            clock.t = T0 + 400
+        else:
+            with gate(tmp_path, Stored(Clock(T0 + 600), both(GOOD)), canary=canary, for_s=400.0) as once:
+                assert once.once().verdict is Outcome.GO
+        with gate(tmp_path, Stored(clock, both(BAD)), canary=canary, for_s=400.0) as again:
+            again.watch(lambda _: None)
+        assert len(told.read_text().splitlines()) == 2
 
     def test_at_single_looks_tells_a_lasting_breach_once_and_a_new_one_again(self, tmp_path: Path) -> None:
         breach, told = self.hook(tmp_path)

@@ -15,7 +15,7 @@ from kvbench.judge.verdict import Outcome
 from kvbench.report.gate import render_gate_junit, render_gate_markdown
 from kvbench.spec.canary import LoadedCanary
 from tests.canary.build import T0, Truth, group
-from tests.canary.test_gate import LONG_S, Clock, Killed, Stored, both, gate, loaded
+from tests.canary.watched import LONG_S, Clock, Killed, Stored, both, gate, killed_while_telling, loaded
 
 SICK = Truth(slow=lambda t: 0.3 if 200 < t < 320 else 0.001)
 """Over its budget until it is restarted."""
@@ -110,15 +110,8 @@ class TestKilledAfterTheHook:
     def test_even_while_the_hook_ran(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         canary, told = armed(tmp_path)
         clock = Clock()
-
-        def killed(*_: object) -> None:
-            told.write_text("once\n")
-            raise Killed
-
-        with monkeypatch.context() as patch, gate(tmp_path, Stored(clock, both(SWITCHED)), canary=canary) as it:
-            patch.setattr("kvbench.canary.acting.fire", killed)
-            with pytest.raises(Killed):
-                it.watch(lambda _: None)
+        with gate(tmp_path, Stored(clock, both(SWITCHED)), canary=canary) as it:
+            killed_while_telling(it, told, monkeypatch)
         verdict, _ = watched(tmp_path, Stored(clock, both(SWITCHED)), canary)
         assert told.read_text() == "once\n"
         assert rollback_of(verdict).tier_off.status == "proven"

@@ -24,7 +24,7 @@ from kvbench.canary.state import StateStore
 from kvbench.errors import InputError
 from kvbench.spec.canary import LoadedCanary
 from tests.canary.build import T0, Truth, group
-from tests.canary.test_gate import EVERY_S, LONG_S, Clock, Killed, Stored, both, loaded
+from tests.canary.watched import EVERY_S, LONG_S, Clock, Killed, Stored, both, loaded
 from tests.cli.invoke import kvbench_here
 
 AT = 300.0
