@@ -7,12 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import httpx
 import pandas as pd
 
 from kvbench.compare.cold import residue_before
 from kvbench.compare.disk_limit import DiskLimit
 from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.compare.ledgers import keep_told, write_ledger
+from kvbench.compare.listener import LoadListener
 from kvbench.compare.stall import gather
 from kvbench.compare.watch import FROZEN_AFTER_S, Watch
 from kvbench.engine.base import Effective, Endpoint, Engine, Launch
@@ -45,6 +47,8 @@ __all__ = ["RoundJob", "make_launch", "record_round"]
 
 REPEATS_APART = 1_000_000
 """Between the identities of a round and of its repeats; no run has so many rounds."""
+
+HEALTH_S = 2.0
 
 SETTLE_S = 1.0
 """After the last answer: cascade stores and their counters finish after the HTTP response (half a second and one
@@ -227,13 +231,14 @@ def _drive(
             evidence=lambda: (
                 gather(directory, log=launch.log, pids=engine.state().pids, metrics=scraper.latest()).name
             ),
+            healthy=lambda: _says_healthy(engine, endpoint),
         )
         limit = DiskLimit(launch.disk_directory, disk.size_limit if disk is not None else None)
         if events is not None:
             events.start(directory)
         scraper.start()
         host.start()
-        listener = _Listener(job, schedule.duration_s, watch, scraper, view)
+        listener = LoadListener(job.profile.name, job.index, schedule.duration_s, watch, scraper, view)
         with observers_first():
             load = run_load(
                 _load_plan(job, journal, endpoint, directory),
@@ -252,7 +257,17 @@ def _drive(
     return _Observed(scrapes, load, watch, limit.exceeded)
 
 
-def _look(listener: _Listener, limit: DiskLimit) -> bool:
+def _says_healthy(engine: Engine, endpoint: Endpoint) -> bool:
+    """Whether `/health` is 200. An attached server that is alive has been asked that already."""
+    if engine.kind == "attached":
+        return True
+    try:
+        return httpx.get(f"{endpoint.base_url}/health", timeout=HEALTH_S, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _look(listener: LoadListener, limit: DiskLimit) -> bool:
     """Whether to end the round now. What goes wrong while the driver is still starting is seen once it plays."""
     raise_if_stopped()
     return listener.begun and (listener.watch() or limit())
@@ -264,51 +279,6 @@ def _answered_until(directory: Path) -> float | None:
         return None
     answered = pd.read_parquet(directory / "requests.parquet", columns=["last_token_s"])["last_token_s"].max()
     return None if pd.isna(answered) else float(answered)
-
-
-@dataclass
-class _Listener:
-    """Takes in what the load driver says: for whoever watches, and for the watch and the scraper."""
-
-    job: RoundJob
-    duration_s: float
-    watch: Watch
-    scraper: Scraper
-    view: LiveView
-    begun: bool = False
-    """Whether the driver has been told to play; before that it cannot be told to stop."""
-
-    def __call__(self, event: dict[str, object]) -> None:
-        self.begun = True
-        kind = event["event"]
-        if kind == "prime":
-            _show_priming(self.view, self.job.profile.name, int(str(event["done"])), int(str(event["of"])))
-        elif kind == "primed":
-            self.scraper.scrape_now()
-        elif kind == "started":
-            self.watch.time_zero = float(str(event["monotonic"]))
-        elif kind == "progress":
-            self.watch.tokens_received(float(str(event["tokens"])))
-            self.watch.requests_failed(float(str(event["failed"])))
-            self.view.round_progress(
-                arm=self.job.profile.name,
-                round=self.job.index,
-                t_s=float(str(event["t_s"])),
-                duration_s=self.duration_s,
-                sent=int(str(event["sent"])),
-                done=int(str(event["done"])),
-                failed=int(str(event["failed"])),
-                ttft_p50_s=_optional(event.get("ttft_p50_s")),
-            )
-
-
-def _show_priming(view: LiveView, name: str, done: int, of: int) -> None:
-    if done == of or done % 10 == 1:
-        view.stage(f"{name}: filling the tiers, prefix {done} of {of}")
-
-
-def _optional(value: object) -> float | None:
-    return None if value is None else float(str(value))
 
 
 def _measured_span(schedule: Schedule) -> tuple[float, float]:

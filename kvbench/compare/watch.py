@@ -9,6 +9,7 @@ from typing import Literal
 
 from kvbench.engine.base import Engine
 from kvbench.judge.evidence import EngineEvent
+from kvbench.load.refusals import Refusals
 from kvbench.observe.continuity import Beginning
 
 __all__ = ["FROZEN_AFTER_S", "Watch"]
@@ -39,11 +40,14 @@ class Watch:
         beginnings: Callable[[], Sequence[Beginning]] = tuple,
         frozen_after_s: float = FROZEN_AFTER_S,
         evidence: Callable[[], str] | None = None,
+        healthy: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`latest` gives the newest canonical metrics by name, `clock` monotonic seconds.
 
         `beginnings` gives every time so far that the scrapes showed counters that had begun anew.
+
+        `healthy` is asked once when the engine refuses everything: whether its `/health` says that it is well.
 
         `evidence` is called once when the engine is found frozen; it gathers what can be seen and says where it is.
         """
@@ -57,6 +61,8 @@ class Watch:
         self._frozen_after_s = frozen_after_s
         self._clock = clock
         self._evidence = evidence
+        self._healthy = healthy
+        self._refusals = Refusals()
         self._looked_at = float("-inf")
         self._tokens: float | None = None
         self._moved_at: float | None = None
@@ -69,6 +75,11 @@ class Watch:
     def requests_failed(self, total: float) -> None:
         """Tell how many requests have failed."""
         self._failed = total
+
+    def answers(self, *, refused: int, served: float, status: int | None) -> None:
+        """Tell how many requests were answered with a status of 500 or more, which one the newest was, and a figure
+        that changes whenever anything of another answer comes."""
+        self._refusals.tell(self._clock(), refused=refused, served=served, status=status)
 
     def tokens_received(self, total: float) -> None:
         """Tell how many output tokens the client has seen: progress even when metrics are missing."""
@@ -92,6 +103,9 @@ class Watch:
             self._record("died", now, state.detail or "the engine is gone")
         elif self._has_restarted(now, frozenset(state.pids)):
             self._record("restarted", now, "another process answers, and its counters began anew")
+        elif self._refusals.every:
+            health = "answers /health and " if self._healthy() else ""
+            self._record("refusing", now, f"it {health}{self._refusals.text}")
         elif self._is_frozen(now):
             where = f"; what was seen of it then is in {self._evidence()}" if self._evidence is not None else ""
             self._record("frozen", now, f"requests under way and no token for {self._frozen_after_s:.0f} s{where}")
@@ -112,7 +126,7 @@ class Watch:
         _, failed, known = self._lately[0]
         return self._failed > failed or (bool(pids and known) and pids.isdisjoint(known))
 
-    def _record(self, kind: Literal["died", "frozen", "restarted"], now: float, detail: str) -> None:
+    def _record(self, kind: Literal["died", "frozen", "restarted", "refusing"], now: float, detail: str) -> None:
         self.events.append(EngineEvent(kind, now - self.time_zero if self.time_zero is not None else 0.0, detail))
 
     def _is_frozen(self, now: float) -> bool:

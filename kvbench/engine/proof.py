@@ -25,7 +25,7 @@ __all__ = ["Proof", "Seen", "ask_server", "compare", "mapped_host_bytes", "same_
 
 ANSWER_S = 10.0
 DISK_TIERS = ("fs", "obj", "kvcr", "PacedFileSystemTier")
-"""Types of secondary tiers that count as disk, as in `Profile.tier_names`; the last is a file tier with a throttle."""
+"""Types of secondary tiers that count as disk, as in `Profile.tier_names`; the last is a throttled file tier."""
 
 
 @dataclass

@@ -21,7 +21,7 @@ __all__ = ["ArmRound", "Comparison", "EngineEvent", "Prediction", "RoundPair", "
 class EngineEvent:
     """Something that happened to an engine during a round, as seen from outside."""
 
-    kind: Literal["died", "frozen", "restarted"]
+    kind: Literal["died", "frozen", "restarted", "refusing"]
     t_s: float
     detail: str
 

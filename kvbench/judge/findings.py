@@ -16,6 +16,7 @@ class FindingKind(StrEnum):
     DIED = "engine-died"
     FROZEN = "engine-frozen"
     RESTARTED = "engine-restarted"
+    REFUSING = "engine-refusing"
     RESET = "counter-reset"
     INCOMPLETE = "round-incomplete"
     RESIDUE = "residue"
@@ -58,6 +59,10 @@ _WORDS = {
     FindingKind.RESTARTED: (
         "the baseline's engine was not restarted",
         "the baseline's engine restarted at {at}: {what}",
+    ),
+    FindingKind.REFUSING: (
+        "the baseline's engine served its requests",
+        "the baseline's engine stopped serving at {at}: {what}",
     ),
     FindingKind.RESET: (
         "no counter was reset",

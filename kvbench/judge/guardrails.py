@@ -16,7 +16,7 @@ from kvbench.judge.verdict import RuleResult, Status
 __all__ = ["STABILITY", "judge_guardrails"]
 
 STABILITY = "stability"
-HAPPENED = {"died": "died", "frozen": "froze", "restarted": "restarted"}
+HAPPENED = {"died": "died", "frozen": "froze", "restarted": "restarted", "refusing": "stopped serving"}
 
 
 def judge_guardrails(case: Case) -> list[Ruling]:
@@ -39,7 +39,7 @@ def judge_guardrails(case: Case) -> list[Ruling]:
 
 
 def _stability(case: Case) -> Ruling:
-    """Death, freeze or short answers in the candidate only. Exact: one is enough.
+    """Death, freeze, refusal of everything or short answers in the candidate only. Exact: one is enough.
 
     What the baseline suffers as well is a matter of validity.
     """

@@ -23,7 +23,12 @@ from kvbench.spec.workload import Workload
 
 __all__ = ["Checked", "check_validity", "spoiled", "unforgiven"]
 
-BASELINE_EVENTS = {"died": FindingKind.DIED, "frozen": FindingKind.FROZEN, "restarted": FindingKind.RESTARTED}
+BASELINE_EVENTS = {
+    "died": FindingKind.DIED,
+    "frozen": FindingKind.FROZEN,
+    "restarted": FindingKind.RESTARTED,
+    "refusing": FindingKind.REFUSING,
+}
 SWAPPED_BYTES = 64 * 2**20
 """A kernel moves a few idle pages out at any time; more than that takes memory that the round touches."""
 

@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.load.clock import Clock
+from kvbench.load.stream import Completion
 
 __all__ = ["Figures", "LagHistogram"]
 
+FOLDED_AT_ONCE = 32
+"""Answers whose read lags are evaluated together, in about as many hundredths of a millisecond."""
 _EDGES_NS = np.geomspace(100.0, 1e11, 900)
 """100 ns to 100 s in steps of 2.3 %."""
 
@@ -98,6 +101,17 @@ class Figures:
         self._begun_ns = clock.now_ns()
         self._steal_before_s = _steal_s()
         self._pauses = _Pauses()
+
+    def answered(self, completion: Completion, *, failed: bool) -> None:
+        """Take in what an answer's tokens tell."""
+        placed = completion.placed
+        self.events += completion.events
+        self.token_events += placed.events
+        self.doubts_ns.extend(placed.doubts_ns)
+        if len(self._clock.lags_ns) >= FOLDED_AT_ONCE:
+            self.fold()
+        self.multi_token_events += placed.multi_token_events
+        self.uncounted_outputs += not failed and not placed.known
 
     def begin(self) -> None:
         """Time zero: what came before does not count."""

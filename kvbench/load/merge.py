@@ -49,6 +49,7 @@ def _merged(name: str, values: Iterable[float | None]) -> float | None:
 
 def merge_progress(reports: Sequence[Progress], t_s: float) -> dict[str, object]:
     """A `progress` event. Its TTFT is the median of the workers' medians: something to look at, not to judge by."""
+    statuses = [report.refused_with for report in reports if report.refused_with is not None]
     medians = [report.ttft_p50_s for report in reports if report.ttft_p50_s is not None]
     return {
         "event": "progress",
@@ -59,4 +60,7 @@ def merge_progress(reports: Sequence[Progress], t_s: float) -> dict[str, object]
         "running": sum(report.running for report in reports),
         "tokens": sum(report.tokens for report in reports),
         "ttft_p50_s": statistics.median(medians) if medians else None,
+        "refused": sum(report.refused for report in reports),
+        "refused_with": statuses[0] if statuses else None,
+        "served": sum(report.served for report in reports),
     }

@@ -154,6 +154,9 @@ class Progress(Message):
     running: Count
     tokens: Count
     ttft_p50_s: float | None
+    refused: Count
+    refused_with: int | None
+    served: Count
 
 
 class Batch(Message):

@@ -25,6 +25,7 @@ from kvbench.load.outcome import Failure
 from kvbench.load.plan import LoadPlan
 from kvbench.load.precedence import Standing
 from kvbench.load.recorder import Recorder
+from kvbench.load.refusals import Taken
 from kvbench.load.rows import Rows, failure_of
 from kvbench.load.stream import Completion, CompletionReader
 from kvbench.workload.schedule import Schedule, Segment
@@ -44,8 +45,6 @@ SENDING_NS = 1_000_000
 PASSED_OVER = 8
 """Rounds of the loop without a moment to spare, of which one in so many still does a piece of work."""
 TICK_NS = 1_000_000_000
-FOLDED_AT_ONCE = 32
-"""Answers whose read lags are evaluated together, in about as many hundredths of a millisecond."""
 RECENT_NS = 5_000_000_000
 RECENT = 512
 """Progress shows the median TTFT of answers that ended within this time, of so many at most."""
@@ -113,6 +112,7 @@ class Player:
         self._passed_over = 0
         self._standing = Standing()
         self._sent = self._done = self._failed = 0
+        self._taken = Taken()
 
     def stop(self) -> None:
         """End the round now. Safe from any thread."""
@@ -301,6 +301,7 @@ class Player:
     def _over(self, exchange: Exchange) -> None:
         """Called by the client, once for each request."""
         self._changed = True
+        self._taken.over(exchange)
         turn = self._running.pop(exchange.id)
         told = exchange.status == 200
         reader = CompletionReader(exchange.chunks if told else (), exchange.times_ns if told else ())
@@ -350,14 +351,7 @@ class Player:
     def _count(self, completion: Completion, failure: Failure | None) -> None:
         self._done += 1
         self._failed += failure is not None
-        figures = self.figures
-        figures.events += completion.events
-        figures.token_events += completion.placed.events
-        figures.doubts_ns.extend(completion.placed.doubts_ns)
-        if len(self._clock.lags_ns) >= FOLDED_AT_ONCE:
-            figures.fold()
-        figures.multi_token_events += completion.placed.multi_token_events
-        figures.uncounted_outputs += failure is None and not completion.placed.known
+        self.figures.answered(completion, failed=failure is not None)
 
     def _returned(self, turn: Turn, exchange: Exchange, completion: Completion) -> Piece:
         """What the next turn carries of this answer: its token ids, or as many of our own where none were given."""
@@ -387,6 +381,7 @@ class Player:
                 "tokens": self._client.pieces,
                 "ttft_p50_s": statistics.median(ttft_s for _, ttft_s in self._recent) if self._recent else None,
             }
+            | self._taken.told(self._client.active)
         )
 
     def _close(self) -> None:

@@ -65,7 +65,7 @@ class PredictionRecord(RecordModel):
 class EngineEventRecord(RecordModel):
     """See `kvbench.judge.evidence.EngineEvent`."""
 
-    kind: Literal["died", "frozen", "restarted"]
+    kind: Literal["died", "frozen", "restarted", "refusing"]
     t_s: float
     detail: str
 

@@ -112,6 +112,13 @@ TRUTHS = (
     ),
     Truth("errors", "one request in ten is answered with status 500", _NO_GO, ("errors",), {"errors": _PART}),
     Truth(
+        "refusal",
+        "every request is answered with status 500 while /health stays 200",
+        _NO_GO,
+        ("stability",),
+        {"errors": {"share": 1.0}},
+    ),
+    Truth(
         "dropped-streams",
         "one answer in ten breaks off in the middle",
         _NO_GO,
@@ -161,6 +168,13 @@ TRUTHS = (
         _INVALID,
         ("engine-frozen",),
         in_baseline={"freeze": _MIDWAY},
+    ),
+    Truth(
+        "baseline-refusal",
+        "the baseline's engine answers every request with status 500",
+        _INVALID,
+        ("engine-refusing",),
+        in_baseline={"errors": {"share": 1.0}},
     ),
     Truth(
         "counter-reset",

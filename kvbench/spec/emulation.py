@@ -155,7 +155,8 @@ class Injections(SpecModel):
     no_promotions: bool = False
     """Tiers take blocks in and never give one back. NO_GO: the tier does not work."""
     errors: Share | None = None
-    """A share of the requests is answered with status 500. NO_GO: a guardrail on the error rate."""
+    """A share of the requests is answered with status 500. NO_GO: a guardrail on the error rate; all of them:
+    stability (INVALID when the baseline has it)."""
     dropped_streams: Share | None = None
     """A share of the answers ends in the middle, without an end mark. NO_GO: a guardrail on the error rate."""
     short_outputs: Share | None = None

@@ -21,6 +21,7 @@ class Scene:
     beginnings: list[Beginning] = field(default_factory=list)
     pids: tuple[int, ...] = ()
     asked: int = 0
+    healthy: bool = True
 
     def state(self) -> EngineState:
         self.asked += 1
@@ -32,6 +33,7 @@ class Scene:
             latest=lambda: self.metrics,
             beginnings=lambda: self.beginnings,
             frozen_after_s=30,
+            healthy=lambda: self.healthy,
             clock=lambda: self.now,
         )
 
@@ -185,3 +187,55 @@ def test_counters_anew_of_a_process_that_goes_on_are_a_reset_though_requests_fai
     watch.requests_failed(3)
     scene.now = 102.0
     assert not watch()
+
+
+def refused(scene: Scene, watch: Watch, *, for_s: int, per_s: int, total: int = 0, served: float = 0.0) -> int:
+    """A second at a time; the refusals so far."""
+    for _ in range(for_s):
+        scene.now += 1.0
+        total += per_s
+        watch.answers(refused=total, served=served, status=503)
+        if watch():
+            break
+    return total
+
+
+@pytest.mark.parametrize(
+    ("healthy", "detail"),
+    [
+        (True, "it answers /health and refuses every request with 503, 18 in a row"),
+        (False, "it refuses every request with 503, 18 in a row"),
+    ],
+)
+def test_an_engine_that_refuses_every_request_has_stopped_serving(healthy: bool, detail: str) -> None:
+    scene = Scene(healthy=healthy)
+    watch = scene.watch()
+    watch.time_zero = 100.0
+    refused(scene, watch, for_s=20, per_s=3)
+    assert [(e.kind, e.t_s, e.detail) for e in watch.events] == [("refusing", 6.0, detail)]
+
+
+def test_refusals_count_from_the_newest_of_anything_that_was_served() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    total = refused(scene, watch, for_s=4, per_s=30)
+    total = refused(scene, watch, for_s=4, per_s=30, total=total, served=1.0)
+    total = refused(scene, watch, for_s=4, per_s=30, total=total, served=2.0)
+    assert watch.events == []
+    refused(scene, watch, for_s=4, per_s=30, total=total, served=2.0)
+    assert [e.kind for e in watch.events] == ["refusing"]
+
+
+def test_a_burst_that_was_refused_is_an_error_and_not_the_end() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    total = refused(scene, watch, for_s=1, per_s=50)
+    refused(scene, watch, for_s=60, per_s=0, total=total)
+    assert watch.events == []
+
+
+def test_a_few_refusals_are_no_end_however_long_they_take() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    refused(scene, watch, for_s=9, per_s=1)
+    assert watch.events == []

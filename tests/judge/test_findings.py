@@ -34,6 +34,9 @@ RUNS: dict[FindingKind, Callable[[], Comparison]] = {
     FindingKind.RESTARTED: lambda: comparison(
         with_baseline(good_pairs(), 1, events=(EngineEvent("restarted", 60.0, "uptime fell"),))
     ),
+    FindingKind.REFUSING: lambda: comparison(
+        with_baseline(good_pairs(), 1, events=(EngineEvent("refusing", 9.0, "it refuses all"),), complete=False)
+    ),
     FindingKind.RESET: lambda: comparison(
         with_candidate(good_pairs(), 1, metrics=metric_rows({("generation_tokens", None): [9, 1]}, [5.0, 50.0]))
     ),

@@ -24,6 +24,10 @@ class TestStability:
             (died(), "the engine of tiered died 40 s into round 2: exit code 137"),
             (EngineEvent("frozen", 61.0, "no token"), "the engine of tiered froze 61 s into round 2: no token"),
             (EngineEvent("restarted", 61.0, "uptime"), "the engine of tiered restarted 61 s into round 2: uptime"),
+            (
+                EngineEvent("refusing", 9.0, "all 503"),
+                "the engine of tiered stopped serving 9 s into round 2: all 503",
+            ),
         ],
     )
     def test_death_or_freeze_of_the_candidate_alone_is_a_breach(self, event: EngineEvent, words: str) -> None:

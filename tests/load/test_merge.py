@@ -44,13 +44,26 @@ def test_what_nobody_measured_is_not_there_and_what_one_measured_is(
 
 def test_progress_is_that_of_all() -> None:
     reports = [
-        Progress(t_s=1.0, sent=n, done=n, failed=0, running=n, tokens=10 * n, ttft_p50_s=ttft)
-        for n, ttft in ((1, None), (2, 0.2), (3, 0.4))
+        Progress(
+            t_s=1.0,
+            sent=n,
+            done=n,
+            failed=0,
+            running=n,
+            tokens=10 * n,
+            ttft_p50_s=ttft,
+            refused=n,
+            refused_with=status,
+            served=2 * n,
+        )
+        for n, ttft, status in ((1, None, None), (2, 0.2, 503), (3, 0.4, None))
     ]
     told = merge_progress(reports, 1.5)
     assert (told["sent"], told["tokens"], told["t_s"]) == (6, 60, 1.5)
     assert told["ttft_p50_s"] == pytest.approx(0.3)
-    assert merge_progress([], 0.0)["ttft_p50_s"] is None
+    assert (told["refused"], told["refused_with"], told["served"]) == (6, 503, 12)
+    nothing = merge_progress([], 0.0)
+    assert (nothing["ttft_p50_s"], nothing["refused_with"]) == (None, None)
 
 
 def rows_of(worker: int, ids: list[int], out: Path, **changed: object) -> bytes:

@@ -25,7 +25,7 @@ class Behaviour:
     version: str = "0.32.0"
     models: tuple[str, ...] = (MODEL,)
     metrics: bool = True
-    completion: str = "stream"  # stream | 500 | hang | garbage | short | no_done | html
+    completion: str = "stream"  # stream | 500 | 503 | hang | garbage | short | no_done | html
     first_token_s: float = 0.005
     token_s: float = 0.001
     metrics_vanish_after: int | None = None
@@ -92,6 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
             number = b.completions
         if b.completion == "500":
             self._send(500, b'{"error":{"message":"EngineCore encountered an issue.","type":"x","code":500}}')
+        elif b.completion == "503":
+            self._send(503, b"no healthy upstream", "text/plain")
         elif b.completion == "hang":
             time.sleep(30)
         elif b.completion == "html":

@@ -22,6 +22,7 @@ from kvbench.engine.emulated.sizes import emulation_of, sizes_of
 from kvbench.engine.emulated.tables import Answer, host_table, ledger_table, request_table, token_table
 from kvbench.judge.evidence import EngineEvent
 from kvbench.load.agenda import Agenda, Turn
+from kvbench.load.refusals import Refusals
 from kvbench.plan.reuse import expected_sources
 from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.profile import Profile
@@ -108,6 +109,8 @@ class _Play:
         self._gone = False
         self._ends_s = math.inf
         self._events: list[EngineEvent] = []
+        self._refused = self._served = 0
+        self._refusals = Refusals()
         self._scrapes = Scrapes(self._core, injections.missing_metrics)
         self._scrape_every_s = scrape_every_s
 
@@ -265,6 +268,13 @@ class _Play:
             self._fail(sent, "stream_broken: the connection was closed", now_s)
         self._end_at(now_s + NOTICED_S, EngineEvent("died", now_s, "the engine is gone"))
 
+    def _look_for_refusal(self, now_s: float) -> None:
+        """An answer has ended: whether the engine refuses everything."""
+        self._refusals.tell(now_s, refused=self._refused, served=self._served, status=500)
+        if self._refusals.every and self._ends_s == math.inf:
+            detail = f"it answers /health and {self._refusals.text}"
+            self._end_at(now_s + NOTICED_S, EngineEvent("refusing", now_s, detail))
+
     def _end_at(self, ends_s: float, event: EngineEvent) -> None:
         self._ends_s = ends_s
         self._events.append(event)
@@ -322,8 +332,11 @@ class _Play:
         sent.over = True
         del self._sent[sent.turn.request.id]
         self._answers.append(answer)
+        self._refused += answer.http_status == 500
+        self._served += answer.http_status == 200
         if self._priming:
             return
+        self._look_for_refusal(self._zero_s + answer.ended_s)
         planned = sent.turn.request
         output = None if answer.error else Segment(-1 - planned.id, planned.returned_tokens)
         for lost, due_s in self._agenda.over(sent.turn, answer.ended_s, output):

@@ -183,7 +183,7 @@ def test_a_leaked_output_shows_another_tenants_canary_and_no_other_output_does()
     assert (leaks["cached_tokens"] > 0).all()
 
 
-def test_a_frozen_engine_a_dead_one_and_a_restart_are_events() -> None:
+def test_a_frozen_engine_a_dead_one_a_restart_and_a_refusal_of_everything_are_events() -> None:
     frozen = played({"freeze": {"after": 40}})
     assert [e.kind for e in frozen.events] == ["frozen"]
     assert (measured(frozen)["status"] == "error").any()
@@ -192,6 +192,9 @@ def test_a_frozen_engine_a_dead_one_and_a_restart_are_events() -> None:
     assert set(dead.requests.to_pandas()["status"]) == {"ok", "error", "unsent"}
     again = played({"restart": {"after": 40, "down": 1.0}})
     assert [e.kind for e in again.events] == ["restarted"]
+    refusing = played({"errors": {"share": 1.0}})
+    assert [e.kind for e in refusing.events] == ["refusing"]
+    assert refusing.events[0].detail.startswith("it answers /health and refuses every request with 500")
     generated = again.metrics.to_pandas().query("name == 'generation_tokens'")["value"]
     assert (generated.diff() < 0).any()
 
