@@ -96,6 +96,43 @@ def test_pods_run_with_least_rights_and_mount_what_they_name(name: str) -> None:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
+def claims(pod: dict[str, object]) -> set[str]:
+    return {str(claim["claimName"]) for claim in values(pod, "persistentVolumeClaim")}  # type: ignore[index]
+
+
+def test_every_claim_that_a_pod_mounts_is_there_to_be_applied() -> None:
+    objects = [document for name in CLUSTER for document in documents(name)]
+    made = {
+        document["metadata"]["name"]: document["spec"]  # type: ignore[index]
+        for document in objects
+        if document["kind"] == "PersistentVolumeClaim"
+    }
+    mounted = {claim for document in objects for claim in claims(document)}
+    assert mounted
+    assert mounted == set(made)
+    for spec in made.values():
+        assert spec["accessModes"] == ["ReadWriteOnce"]  # type: ignore[index]
+        assert re.fullmatch(r"\d+Gi", spec["resources"]["requests"]["storage"])  # type: ignore[index]
+
+
+def test_who_mounts_a_claim_may_write_on_it() -> None:
+    """A new volume is root's; only `fsGroup` gives it to the group of a pod that is not."""
+    pods = [
+        spec
+        for name in CLUSTER
+        for spec in values(documents(name), "spec")
+        if isinstance(spec, dict) and "containers" in spec and claims(spec)
+    ]
+    assert len(pods) == 3
+    for pod in pods:
+        group = pod["securityContext"]["fsGroup"]
+        users = {
+            container["securityContext"]["runAsUser"]
+            for container in [*pod["containers"], *pod.get("initContainers", [])]
+        }
+        assert users == {group}
+
+
 @pytest.mark.parametrize("name", CLUSTER)
 def test_selectors_find_their_pods(name: str) -> None:
     for document in documents(name):
