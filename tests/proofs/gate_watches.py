@@ -1,5 +1,7 @@
 """How often two-hour watches call for rollback: `python -m tests.proofs.gate_watches [N [CELL...]]`.
 
+Exits with 1 when a judged cell is not as it must be. `docs/gate.md` quotes the table.
+
 Virtual time. TTFT is log-normal around a level that drifts; its spread is fitted to the emulated engine played in
 virtual time. The rules are those of the gate itself: the rollback rule on scrapes every 15 s (p99, window 30 s, for
 120 s), and the share over budget tested every two minutes: segments of 30 s as units, and requests beside them.
@@ -48,8 +50,41 @@ class Cell:
     judged: bool
 
 
+@dataclass(frozen=True)
+class Counted:
+    """Of so many watches of a cell: those in which the rollback rule fired, at all and in time, those in which the
+    test by segments found a breach, those with either, and those in which a test by requests would have."""
+
+    watches: int
+    fired: int
+    soon: int
+    segments: int
+    either: int
+    requests: int
+
+    def per_cent(self, count: int) -> float:
+        return 100 * count / self.watches
+
+
+FEW, MANY = 0.2, 10.0
+"""Times the allowed share: what must not be called for, and what must be, soon."""
+FALSE_AT_MOST = 0.01
+CALLED_AT_LEAST = 0.95
+
+
+def against(cell: Cell, found: Counted) -> str | None:
+    """What stands against a judged cell; None: nothing."""
+    if not cell.judged:
+        return None
+    if cell.times <= FEW and found.either > FALSE_AT_MOST * found.watches:
+        return f"{found.per_cent(found.either):.1f} % called for rollback; at most {FALSE_AT_MOST:.0%} may"
+    if cell.times >= MANY and found.soon < CALLED_AT_LEAST * found.watches:
+        return f"{found.per_cent(found.soon):.1f} % called for it within 5 min; at least {CALLED_AT_LEAST:.0%} must"
+    return None
+
+
 CELLS = (
-    *(Cell(times, 0.25, judged=times in (0.2, 10.0)) for times in (0.2, 0.5, 1.0, 2.0, 10.0)),
+    *(Cell(times, 0.25, judged=times in (FEW, MANY)) for times in (0.2, 0.5, 1.0, 2.0, 10.0)),
     *(Cell(times, 0.5, judged=False) for times in (0.2, 0.5, 1.0, 2.0, 10.0)),
 )
 
@@ -127,31 +162,43 @@ def fitted_spread() -> float:
     return float(np.std(np.log((rows["first_token_s"] - rows["intended_s"]).dropna())))
 
 
-def main() -> None:
-    """Print the table, or some lines of it."""
-    watches = int(sys.argv[1]) if len(sys.argv) > 1 else 500
-    cells = [CELLS[int(place)] for place in sys.argv[2:]] or CELLS
+def counted(cell: Cell, spread: float, watches: int) -> Counted:
+    """All the watches of a cell; the same whenever it is asked for."""
+    rng = np.random.default_rng([20240607, round(100 * cell.times), round(100 * cell.drift)])
+    fired = soon = segments = either = single = 0
+    for _ in range(watches):
+        requests, over = over_by_scrape(cell, spread, rng)
+        at = rollback_at(requests, over)
+        breach = breach_by_segments(requests, over)
+        fired += at is not None
+        soon += at is not None and at <= CALLED_WITHIN_S
+        segments += breach
+        either += at is not None or breach
+        single += breach_by_requests(requests, over)
+    return Counted(watches, fired, soon, segments, either, single)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table, or some lines of it; the exit code."""
+    watches = int(arguments[0]) if arguments else 500
+    cells = [CELLS[int(place)] for place in arguments[1:]] or CELLS
+    faults = []
     spread = fitted_spread()
     print(f"{watches} watches of two hours a cell; p99, {PER_S:g} requests/s; log TTFT spread {spread:.2f}")
     print("x allowed  drift   rollback  within 5 min   breach by segments   by requests")
     for cell in cells:
-        rng = np.random.default_rng([20240607, round(100 * cell.times), round(100 * cell.drift)])
-        fired = soon = segments = single = 0
-        for _ in range(watches):
-            requests, over = over_by_scrape(cell, spread, rng)
-            at = rollback_at(requests, over)
-            fired += at is not None
-            soon += at is not None and at <= CALLED_WITHIN_S
-            segments += breach_by_segments(requests, over)
-            single += breach_by_requests(requests, over)
-        shares = [100 * count / watches for count in (fired, soon, segments, single)]
-        mark = " judged" if cell.judged else ""
+        found = counted(cell, spread, watches)
+        shares = [found.per_cent(count) for count in (found.fired, found.soon, found.segments, found.requests)]
+        fault = against(cell, found)
+        mark = "" if not cell.judged else f" judged: {fault or 'as it must be'}"
+        faults += [fault] if fault else []
         print(
             f"{cell.times:9g}  {cell.drift:5g}  {shares[0]:7.1f} %  {shares[1]:10.1f} %  {shares[2]:17.1f} %  "
             f"{shares[3]:10.1f} %{mark}",
             flush=True,
         )
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))
