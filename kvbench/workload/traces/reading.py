@@ -52,6 +52,10 @@ def read_trace(
         with opened(path) as stream:
             chosen = _detected(stream, path, bad)
     columns = Columns(path)
+    width = 0.0
+    if chosen == "requests":
+        with opened(path) as stream:
+            width = request_log.bytes_a_token(stream, path)
     with opened(path) as stream:
         said = None
         unit_s = 1.0
@@ -61,7 +65,7 @@ def read_trace(
             lengths_only.read_rows(stream, path, columns, lengths_only.LAYOUTS[chosen], bad)
         elif chosen == "requests":
             said = block_tokens or request_log.BLOCK_TOKENS
-            request_log.read_requests(stream, path, columns, said, bad)
+            request_log.read_requests(stream, path, columns, said, width, bad)
         else:
             reader, unit_s = READERS[chosen]
             read_lines(stream, path, columns, reader, bad)

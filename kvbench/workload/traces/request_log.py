@@ -1,25 +1,28 @@
 """Request logs in the style of OpenAI's and vLLM's servers: a JSON record a line, with token ids, text or messages.
 
 Blocks are told by their content: each has a hash of everything up to its end, so that equal beginnings have equal
-blocks. Contents are hashed line by line and kept nowhere. Without token ids a token counts as four characters of a
-plain rendering, unless the record says how many tokens its prompt had; the chat template is not known.
+blocks. Contents are hashed line by line and kept nowhere. Without token ids a token counts as so many bytes of a
+plain rendering as it has on average over the whole file, where records say how many tokens their prompts had, else
+as four; the chat template is not known.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kvbench.errors import InputError, Where
 from kvbench.workload.traces.bad_lines import BadLines
 from kvbench.workload.traces.fields import Json, parse_json
-from kvbench.workload.traces.trace import Columns, Record
+from kvbench.workload.traces.trace import MOST_TOKENS, Columns, Record
 
-__all__ = ["BLOCK_TOKENS", "CHARACTERS_A_TOKEN", "looks_like", "read_requests"]
+__all__ = ["BLOCK_TOKENS", "CHARACTERS_A_TOKEN", "bytes_a_token", "looks_like", "read_requests"]
 
 BLOCK_TOKENS = 16
 """vLLM's block on a GPU; contents are cut into blocks of this size unless another is asked for."""
@@ -33,6 +36,17 @@ _BODIES = ("body", "request", "params")
 _OUTPUTS = ("output_tokens", "completion_tokens", "output_length")
 _INPUTS = ("input_tokens", "prompt_tokens", "input_length")
 _ALLOWED = ("max_completion_tokens", "max_tokens")
+_ID_BYTES = 8
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """What was sent: text, or eight bytes for each token id."""
+
+    content: bytes
+    token_ids: bool
+    told_tokens: int | None
+    """As the engine counted them, where the record says so."""
 
 
 def looks_like(record: Json) -> bool:
@@ -40,8 +54,32 @@ def looks_like(record: Json) -> bool:
     return any(key in part for part in _parts(record) for key in (*_IDS, *_TEXTS))
 
 
-def read_requests(lines: Iterable[bytes], path: Path, columns: Columns, block_tokens: int, bad: BadLines) -> None:
-    """Add every record. Blank lines are skipped; InputError names the line at fault."""
+def bytes_a_token(lines: Iterable[bytes], path: Path) -> float:
+    """Over all texts whose tokens were counted, what a token has on average; four where none was.
+
+    One figure for the whole file: prompts that begin alike have their blocks cut at the same places only if every
+    record is cut by the same one. Lines that cannot be read are left to `read_requests`.
+    """
+    content = tokens = 0
+    for line_number, line in enumerate(lines, start=1):
+        where = Where(path, line_number)
+        try:
+            record = parse_json(line, where)
+            if not isinstance(record, dict):
+                continue
+            prompt = _prompt(record, where)
+        except InputError:
+            continue
+        if prompt.told_tokens and not prompt.token_ids:
+            content += len(prompt.content)
+            tokens += prompt.told_tokens
+    return content / tokens if content and tokens else float(CHARACTERS_A_TOKEN)
+
+
+def read_requests(
+    lines: Iterable[bytes], path: Path, columns: Columns, block_tokens: int, width: float, bad: BadLines
+) -> None:
+    """Add every record, cut at `width` bytes a token. Blank lines are skipped; InputError names the line."""
     for line_number, line in enumerate(lines, start=1):
         if line.isspace():
             continue
@@ -50,7 +88,7 @@ def read_requests(lines: Iterable[bytes], path: Path, columns: Columns, block_to
             record = parse_json(line, where)
             if not isinstance(record, dict):
                 raise InputError("expected a JSON object", where=where)
-            columns.add(_record(record, block_tokens, where), where)
+            columns.add(_record(record, block_tokens, width, where), where)
 
 
 def _parts(record: Json) -> list[Json]:
@@ -58,33 +96,47 @@ def _parts(record: Json) -> list[Json]:
     return [record, *(part for key in _BODIES if isinstance(part := record.get(key), dict))]
 
 
-def _record(record: Json, block_tokens: int, where: Where) -> Record:
+def _record(record: Json, block_tokens: int, width: float, where: Where) -> Record:
     parts = _parts(record)
     time_s = _time_s(_first(parts, _TIMES), where)
-    usage = _usage(record)
-    ids = _first(parts, _IDS)
-    width: float = CHARACTERS_A_TOKEN
-    prompt = _first(parts, _TEXTS) if ids is None else None
-    completed = _first(parts, ("prompt",)) if ids is None else None
-    if isinstance(completed, list) and completed and all(type(item) is int for item in completed):
-        ids = completed  # OpenAI's completions take token ids as a prompt
-    if ids is not None:
-        content, width, tokens = _id_bytes(ids, where)
-    else:
-        content = _rendered(prompt, where)
-        told = _whole(usage.get("prompt_tokens")) or _whole(_first(parts, _INPUTS))
-        tokens = told or -(-len(content) // CHARACTERS_A_TOKEN)
-    output = _whole(usage.get("completion_tokens")) or _whole(_first(parts, _OUTPUTS)) or _answered(record)
+    prompt = _prompt(record, where)
+    cut = _ID_BYTES if prompt.token_ids else width
+    tokens = prompt.told_tokens or math.ceil(len(prompt.content) / cut)
+    output = _whole(_usage(record).get("completion_tokens")) or _whole(_first(parts, _OUTPUTS)) or _answered(record)
     session = _first(parts, _SESSIONS)
     model = _first(parts, ("model",))
     return Record(
         time=time_s,
         input_tokens=tokens,
         output_tokens=output if output is not None else _whole(_first(parts, _ALLOWED)) or 1,
-        blocks=list(_hashes(content, block_tokens, width, tokens)),
+        blocks=list(_hashes(prompt.content, block_tokens, cut, tokens)),
         session=session if isinstance(session, str | int) and not isinstance(session, bool) else None,
         label=model if isinstance(model, str) else None,
     )
+
+
+def _prompt(record: Json, where: Where) -> _Prompt:
+    parts = _parts(record)
+    ids = _first(parts, _IDS)
+    completed = _first(parts, ("prompt",)) if ids is None else None
+    if isinstance(completed, list) and completed and all(type(item) is int for item in completed):
+        ids = completed  # OpenAI's completions take token ids as a prompt
+    if ids is not None:
+        content = _id_bytes(ids, where)
+        return _Prompt(content, True, len(content) // _ID_BYTES)
+    told = _whole(_usage(record).get("prompt_tokens")) or _whole(_first(parts, _INPUTS))
+    if told is not None and told > MOST_TOKENS:
+        raise InputError(f"an input of {told} tokens cannot be", where=where)
+    content = _rendered(_first(parts, _TEXTS), where)
+    if not content and (told or 0) > BLOCK_TOKENS:
+        raise InputError(f"its prompt had {told} tokens, and the log kept no text of them", where=where)
+    return _Prompt(_tools(parts) + content, False, told or None)
+
+
+def _tools(parts: Iterable[Json]) -> bytes:
+    """What the chat template puts before the messages; the engine's count of tokens has them in."""
+    tools = _first(parts, ("tools",))
+    return json.dumps(tools, sort_keys=True).encode() if tools else b""
 
 
 def _first(parts: Iterable[Json], names: Iterable[str]) -> object:
@@ -125,12 +177,12 @@ def _time_s(value: object, where: Where) -> float:
     raise InputError(f"has no time under any of {', '.join(_TIMES)}", where=where)
 
 
-def _id_bytes(ids: object, where: Where) -> tuple[bytes, int, int]:
-    """(Eight bytes a token, 8, tokens)."""
+def _id_bytes(ids: object, where: Where) -> bytes:
+    """Eight bytes a token."""
     if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
         raise InputError("expected token ids as a list of whole numbers", where=where)
     try:
-        return array("q", ids).tobytes(), 8, len(ids)
+        return array("q", ids).tobytes()
     except OverflowError:
         raise InputError("a token id cannot be so large", where=where) from None
 
@@ -157,11 +209,21 @@ def _rendered(prompt: object, where: Where) -> bytes:
 
 
 def _hashes(content: bytes, block_tokens: int, width: float, tokens: int) -> Iterator[int]:
-    """Of every block of `tokens` tokens, the hash of all up to its end; the last one may be partial."""
-    size = max(1, round(block_tokens * width))
+    """Of every block of `tokens` tokens, the hash of all up to its end; the last one may be partial.
+
+    The last one takes all bytes that are left. Where they are more than a block has, which the record's own count
+    of tokens leaves no blocks for, the last whole one takes them as well: prompts that differ there differ in a
+    block that counts.
+    """
     chain = hashlib.blake2b(digest_size=7)  # 56 bits: a number that any reader holds
     blocks = -(-tokens // block_tokens)
-    for number in range(blocks):
-        chain.update(content[number * size : (number + 1) * size])
+    ends = [round(number * block_tokens * width) for number in range(1, blocks)]
+    whole = tokens // block_tokens
+    if whole and whole <= len(ends) and len(content) - ends[whole - 1] > block_tokens * width:
+        ends[whole - 1] = len(content)
+    start = 0
+    for end in (*ends, len(content)) if blocks else ():
+        chain.update(content[start:end])
         chain.update(b"|")
         yield int.from_bytes(chain.digest())
+        start = max(start, end)

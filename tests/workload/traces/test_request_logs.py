@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
@@ -69,6 +70,74 @@ def test_messages_share_as_far_as_they_are_equal(tmp_path: Path) -> None:
     assert not set(third) & set(first)
 
 
+def counted(at: int, text: str, tokens: int, **more: object) -> dict[str, object]:
+    return {"timestamp": at, "prompt": text, "usage": {"prompt_tokens": tokens}, **more}
+
+
+@pytest.mark.parametrize("a_token", [2.5, 4.0, 5.3, 9.0])
+def test_where_tokens_are_told_different_questions_are_different_blocks(tmp_path: Path, a_token: float) -> None:
+    """Given a text of any number of bytes a token, then its blocks reach to its end."""
+    shared = "An instruction that all requests begin with. " * 41
+    questions = [f"{number} is what this question is about, and nothing else. " * 8 for number in "12345"]
+    texts = [shared + question for question in questions]
+    trace = read_trace(written(tmp_path, *(counted(at, t, round(len(t) / a_token)) for at, t in enumerate(texts))))
+    first, *others = ids_of(trace)
+    whole = trace.input_tokens // 16
+    assert whole[0] > len(shared) / a_token / 16 + 1
+    for other in others:
+        equal = sum(a == b for a, b in zip(first, other, strict=True))
+        assert equal == int(len(shared) / a_token / 16), "as far as the texts are equal, in whole blocks"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.tuples(st.text("ab|", max_size=60), st.integers(1, 40)), min_size=2, max_size=6),
+    told=st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_blocks_of_texts_cover_all_of_them(tmp_path: Path, texts: list, told: list[bool]) -> None:
+    """Whatever is told of lengths: texts have the same last block only if one is the other."""
+    records = [
+        counted(at, "x" + text, tokens) if says else {"timestamp": at, "prompt": "x" + text}
+        for at, ((text, tokens), says) in enumerate(zip(texts, told, strict=False))
+    ]
+    trace = read_trace(written(tmp_path, *records), block_tokens=4)
+    for i, (mine, _) in enumerate(texts):
+        for j, (other, _) in enumerate(texts):
+            left, right = trace.ids(i).tolist(), trace.ids(j).tolist()
+            if mine != other and len(left) == len(right):
+                assert left[-1] != right[-1], (mine, other)
+
+
+def test_one_width_of_tokens_serves_the_whole_file(tmp_path: Path) -> None:
+    """Given turns of one conversation whose texts have more or fewer bytes a token than the others."""
+    text, turns, tokens = "", [], 0
+    for turn in range(12):
+        more = f"Turn {turn} says this and then something more of it. " * (3 + turn % 3)
+        text, tokens = text + more, tokens + round(len(more) / (3.9 if turn % 2 else 4.4))
+        turns.append((text, tokens))
+    trace = read_trace(written(tmp_path, *(counted(at, *turn) for at, turn in enumerate(turns))))
+    lists = ids_of(trace)
+    for earlier, later in pairwise(lists):
+        assert sum(a == b for a, b in zip(earlier, later, strict=False)) >= len(earlier) - 2
+    assert trace.is_chained()
+
+
+def test_records_that_tell_no_tokens_are_counted_like_those_that_do(tmp_path: Path) -> None:
+    records = [counted(0, "e" * 1000, 200), {"timestamp": 1, "prompt": "f" * 500}]
+    assert read_trace(written(tmp_path, *records)).input_tokens.tolist() == [200, 100]
+    assert read_trace(written(tmp_path, records[1])).input_tokens.tolist() == [125]
+
+
+def test_tools_stand_before_the_messages(tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "What is the weather?"}]}
+    tools = [{"type": "function", "function": {"name": "weather", "description": "tells it " * 50}}]
+    records = [{"timestamp": at, "body": body | {"tools": tools}} for at in range(2)] + [{"timestamp": 2, **body}]
+    first, second, without = ids_of(read_trace(written(tmp_path, *records)))
+    assert first == second
+    assert len(first) > 7
+    assert not set(first) & set(without)
+
+
 def test_texts_are_never_kept_nor_shown(tmp_path: Path) -> None:
     secret = "the launch code is 0000 " * 30
     records = [{"timestamp": at, "prompt": secret + str(at)} for at in range(3)]
@@ -106,6 +175,8 @@ def test_blocks_of_contents_are_equal_exactly_as_far_as_contents_are(tmp_path: P
         ({"timestamp": 1, "token_ids": [1, "2"]}, "token ids"),
         ({"timestamp": 1, "token_ids": [2**70]}, "so large"),
         ({"timestamp": 1, "messages": [3]}, "messages as objects"),
+        ({"timestamp": 1, "prompt": "", "usage": {"prompt_tokens": 700}}, "kept no text"),
+        ({"timestamp": 1, "prompt": "x", "usage": {"prompt_tokens": 10**15}}, "tokens cannot be"),
         ({"timestamp": 1, "messages": {"role": "user"}}, "expected messages"),
     ],
 )
