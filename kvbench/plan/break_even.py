@@ -50,9 +50,14 @@ def break_even_tokens(
 
 
 def break_even_rows(
-    costs: Costs, token_bytes: float, *, block_tokens: int, longest: int | None
+    costs: Costs, token_bytes: float, *, block_tokens: int, longest: int | None, ranks: int = 1
 ) -> Iterator[BreakEvenRow]:
-    """The usual paths; a length beyond `longest` counts as never."""
+    """The usual paths; a length beyond `longest` counts as never.
+
+    `token_bytes` are those of all `ranks` GPUs, each of which loads its share over a link of its own; the disk is
+    one for all.
+    """
+    links = f"{ranks} × " if ranks > 1 else ""
 
     def row(tier: str, path: str, rate: float, base_s: float) -> BreakEvenRow:
         tokens = break_even_tokens(costs, token_bytes, rate, base_s=base_s, unit=block_tokens)
@@ -61,8 +66,9 @@ def break_even_rows(
 
     for generation, lane in PCIE_LANE_BYTES_PER_S.items():
         for lanes in LANES:
-            yield row("host", f"PCIe {generation}.0 x{lanes}", lane * lanes * COPIED_SHARE, costs.transfer)
+            rate = lane * lanes * COPIED_SHARE * ranks
+            yield row("host", f"{links}PCIe {generation}.0 x{lanes}", rate, costs.transfer)
     for rate in DISK_BYTES_PER_S:
-        both = 1 / (1 / rate + 1 / _HOST_PATH)  # read into host memory, then copied
+        both = 1 / (1 / rate + 1 / (_HOST_PATH * ranks))  # read into host memory, then copied
         base_s = costs.transfer + costs.disk_transfer + costs.lookup
-        yield row("disk", f"{rate / 1e9:g} GB/s behind PCIe 4.0 x16", both, base_s)
+        yield row("disk", f"{rate / 1e9:g} GB/s behind {links}PCIe 4.0 x16", both, base_s)

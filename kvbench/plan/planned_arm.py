@@ -14,12 +14,16 @@ from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.setting import Setting, Wishes, make_setting
 from kvbench.spec.emulation import Emulation, Noise
 from kvbench.spec.profile import HostTier, Profile, Tiers
+from kvbench.spec.quantity import show_bytes
 
 __all__ = ["PlannedArm", "planned_arm"]
 
 CPU_BATCH = {"max-num-batched-tokens": 2_048, "max-num-seqs": 128}
 """What vLLM 0.32's server takes in a step on a CPU unless told (`EngineArgs.get_batch_defaults`); longer prompts
 are computed in several."""
+_RANKS = ("tensor-parallel-size", "tensor_parallel_size", "tp_size")
+_FREE_SHARE = 0.9
+"""TensorRT-LLM's default for `free_gpu_memory_fraction`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class PlannedArm:
 def planned_arm(profile: Profile, wishes: Wishes, probe: ProbeFile | None) -> PlannedArm:
     """Sizes and costs of a profile. InputError when the model's KV cannot be told."""
     known = profile.engine.kind == "emulated" or profile.engine.model in BUILT_IN_MODELS
-    setting = make_setting(_about_the_model(profile, wishes, known=known))
+    setting = make_setting(_about_the_gpus(profile, _about_the_model(profile, wishes, known=known)))
     notes: list[str] = []
     block_tokens = _whole(profile, "block-size", DEFAULTS["block-size"] if known else BLOCK_TOKENS)
     token_bytes = _token_bytes(profile, wishes, setting, known=known)
@@ -126,6 +130,24 @@ def _about_the_model(profile: Profile, wishes: Wishes, *, known: bool) -> Wishes
     return replace(wishes, model=str(where), kv_dtype=_kv_dtype(profile, wishes))
 
 
+def _about_the_gpus(profile: Profile, wishes: Wishes) -> Wishes:
+    """How many share the model, and how much of each the engine uses."""
+    tensorrt = profile.engine.kind == "tensorrt-llm"
+    share = profile.tiers.device.memory_utilization
+    ranks = [profile.engine.args.get(flag) for flag in _RANKS]
+    told = next((value for value in ranks if isinstance(value, int) and not isinstance(value, bool)), None)
+    if told is None and profile.engine.kind in ("vllm", "tensorrt-llm"):
+        told = 1  # what the engine takes unless it is told
+    if told is not None and told < 1:
+        raise InputError(f"{told} GPUs cannot share a model", do="give tensor-parallel-size as 1 or more")
+    return replace(
+        wishes,
+        tensor_parallel=told,
+        utilization=None if tensorrt else share,
+        free_share=(_FREE_SHARE if share is None else share) if tensorrt else None,
+    )
+
+
 def _kv_dtype(profile: Profile, wishes: Wishes) -> str:
     return wishes.kv_dtype if wishes.kv_dtype != "auto" else profile.tiers.device.kv_dtype
 
@@ -156,7 +178,13 @@ def _device_blocks(
         notes.append(next((note for note in setting.assumptions if note.startswith("device tier:")), "device tier"))
     found = setting.device_bytes // block_bytes
     if found < 2:
-        raise InputError("the device holds less than two blocks of KV", do="give it more with --device-kv")
+        raise InputError(
+            f"the device holds less than two blocks of KV: beside the weights, {setting.ranks} × 80 GiB leave "
+            f"{show_bytes(setting.device_bytes)}"
+            if wishes.device_kv is None
+            else "the device holds less than two blocks of KV",
+            do="give it more with --device-kv, or more GPUs with tensor-parallel-size",
+        )
     return found
 
 

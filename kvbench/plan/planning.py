@@ -165,6 +165,7 @@ def _head(schedule: Schedule, arm: PlannedArm, left_out: int) -> dict[str, objec
         "costs": {"source": arm.costs.source, **arm.costs.costs.model_dump()},
         "assumptions": list(arm.assumptions),
         "sizes": {
+            "gpus": arm.setting.ranks,
             "block_tokens": arm.block_tokens,
             "bytes_per_token": arm.token_bytes,
             "device_bytes": arm.device_blocks * arm.block_bytes,
@@ -245,6 +246,7 @@ def _break_even(arm: PlannedArm) -> dict[str, object]:
         arm.token_bytes,
         block_tokens=arm.block_tokens,
         longest=longest if isinstance(longest, int) else None,
+        ranks=arm.setting.ranks,
     )
     return {
         "own": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvbench.errors import InputError
-from kvbench.plan.budget import Memory, memory_budget
+from kvbench.plan.budget import UTILIZATION, Memory, memory_budget
 from kvbench.plan.geometry import KvGeometry, geometry_of
 from kvbench.plan.known_models import YARDSTICK
 from kvbench.plan.layers import Config, layer_kinds, text_config, whole
@@ -39,6 +39,12 @@ class Wishes:
     path: str | None = None
     disk_path: str | None = None
     prefill: str | None = None
+    tensor_parallel: int | None = None
+    """GPUs that share the model, as a profile says; None: as few as hold it."""
+    utilization: float | None = None
+    """Share of a GPU that the engine uses, as a profile says; None: vLLM's default."""
+    free_share: float | None = None
+    """Instead, the share of what weights and workspace leave (TensorRT-LLM)."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,11 @@ class Setting:
     def recompute_s(self) -> float:
         """Seconds to compute a prompt token."""
         return 1.0 / self.prefill_tokens_per_s
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that share the model, each with a path of its own."""
+        return self.geometry.tensor_parallel
 
     def load_s(self, tier: str) -> float:
         """Seconds to bring a token's KV to the device, from the host or through it from the disk."""
@@ -123,17 +134,21 @@ def _model(wishes: Wishes, notes: list[str]) -> NamedModel:
 
 
 def _device(wishes: Wishes, model: NamedModel, notes: list[str]) -> tuple[int, int]:
-    """(KV bytes on the device, GPUs): as few GPUs of 80 GiB as hold the model and leave some room."""
-    ranks = 1
+    """(KV bytes on the device, GPUs of 80 GiB). Unless it is said how many, as few as leave some room."""
+    used = UTILIZATION if wishes.utilization is None else wishes.utilization
+    memory = Memory(GPU_BYTES, utilization=used if wishes.free_share is None else 1.0)
+    ranks = wishes.tensor_parallel or 1
     while True:
-        budget = memory_budget(model, Memory(GPU_BYTES), kv_dtype=wishes.kv_dtype, tensor_parallel=ranks)
-        if budget.kv_bytes > GPU_BYTES // 10 or ranks >= _MOST_RANKS:
+        budget = memory_budget(model, memory, kv_dtype=wishes.kv_dtype, tensor_parallel=ranks)
+        enough = budget.kv_bytes > GPU_BYTES // 10 or ranks >= _MOST_RANKS
+        if wishes.tensor_parallel is not None or enough:
             break
         ranks *= 2
     if wishes.device_kv is not None:
         return given_bytes("--device-kv", wishes.device_kv), ranks
-    total = budget.kv_total_bytes
-    notes.append(f"device tier: {show_bytes(total)}, what {ranks} × 80 GiB leave beside the weights")
+    total = round(budget.kv_total_bytes * (wishes.free_share or 1.0))
+    share = f"{used:.0%} of" if wishes.free_share is None else f"{wishes.free_share:.0%} of what is free of"
+    notes.append(f"device tier: {show_bytes(total)}, what {share} {ranks} × 80 GiB leaves beside the weights")
     return total, ranks
 
 

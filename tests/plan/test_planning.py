@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from kvbench.errors import InputError
 from kvbench.plan.break_even import break_even_rows, break_even_tokens
+from kvbench.plan.budget import Memory, memory_budget
 from kvbench.plan.engine_costs import assumed_costs, probed_costs
+from kvbench.plan.named_model import named_model
 from kvbench.plan.planned_arm import PlannedArm, planned_arm
 from kvbench.plan.planning import Traffic, make_plan, planned_schedule
 from kvbench.plan.probe_file import read_probe
-from kvbench.plan.setting import Wishes, make_setting
+from kvbench.plan.setting import PATH_BYTES_PER_S, Wishes, make_setting
 from kvbench.plan.sweep import SweepPoint, knee, parse_sweep
 from kvbench.spec.emulation import Costs
 from kvbench.spec.profile import Profile
@@ -141,6 +143,17 @@ def test_faster_paths_break_even_earlier_and_beyond_the_longest_prompt_is_never(
     assert {row.tokens for row in slow} == {None}
 
 
+def test_every_gpu_has_a_link_of_its_own_and_all_share_the_disk() -> None:
+    one, four = (
+        {row.path: row for row in break_even_rows(Costs(), 2048, block_tokens=16, longest=None, ranks=ranks)}
+        for ranks in (1, 4)
+    )
+    assert four["4 × PCIe 4.0 x4"].bytes_per_s == one["PCIe 4.0 x16"].bytes_per_s
+    assert four["4 × PCIe 5.0 x16"].bytes_per_s == 4 * one["PCIe 5.0 x16"].bytes_per_s
+    behind = four["7 GB/s behind 4 × PCIe 4.0 x16"].bytes_per_s
+    assert one["7 GB/s behind PCIe 4.0 x16"].bytes_per_s < behind < 7e9
+
+
 def probe_document(**more: object) -> dict:
     """TTFT = 20 ms + 100 µs a token computed, + 10 µs from the host, + 30 µs from the disk."""
     slopes = {"computed": 1e-4, "device": 0.0, "host": 1e-5, "disk": 3e-5}
@@ -251,6 +264,35 @@ def test_a_gpu_profile_needs_a_model_and_then_rests_on_stated_assumptions() -> N
     assert arm.host_blocks == 2**36 // (16 * 131_072)
     assert any(note.startswith("device tier: 5") for note in arm.assumptions), arm.assumptions
     assert any("prefill" in note for note in arm.assumptions)
+
+
+def gpu_arm(kind: str = "vllm", tiers: dict[str, object] | None = None, **args: object) -> PlannedArm:
+    engine = {"kind": kind, "version": "1.0", "model": "some/model", "revision": "r1", "args": args}
+    where = {"command": ["python3"]} if kind == "vllm" else {"image": "trt@sha256:" + "0" * 64}
+    spec = Profile.model_validate({"name": "gpu", "engine": engine | where, "tiers": tiers or {}})
+    return planned_arm(spec, Wishes(model="Llama-3.3-70B"), None)
+
+
+def test_a_plan_takes_gpus_and_their_use_from_the_profile() -> None:
+    """Given the ranks and the utilization of a profile, then KV is what `plan budget` says of them."""
+    model = named_model("Llama-3.3-70B")
+    for ranks, share in ((4, 0.92), (4, 0.5), (8, 0.85)):
+        tiers = {"device": {"memory_utilization": share}} if share != 0.92 else {}
+        arm = gpu_arm(tiers=tiers, **{"tensor-parallel-size": ranks})
+        budget = memory_budget(model, Memory(80 * 2**30, utilization=share), tensor_parallel=ranks)
+        assert arm.device_blocks == budget.kv_total_bytes // arm.block_bytes
+        assert arm.setting.ranks == ranks
+        assert any(f"{share:.0%} of {ranks} × 80 GiB" in note for note in arm.assumptions), arm.assumptions
+    # and every rank has its own path to the host
+    assert arm.setting.path_bytes_per_s == 8 * PATH_BYTES_PER_S
+    with pytest.raises(InputError, match="less than two blocks"):
+        gpu_arm()  # one GPU, as the engine takes it, does not hold the model
+
+
+def test_of_tensorrt_the_share_is_of_what_is_free() -> None:
+    whole = memory_budget(named_model("Llama-3.3-70B"), Memory(80 * 2**30, utilization=1.0), tensor_parallel=4)
+    arm = gpu_arm("tensorrt-llm", {"device": {"memory_utilization": 0.5}}, tp_size=4)
+    assert arm.device_blocks == pytest.approx(whole.kv_total_bytes / 2 / arm.block_bytes, abs=1)
 
 
 def test_a_prompt_longer_than_the_device_is_told() -> None:
