@@ -23,10 +23,7 @@ EXAMPLES = (
 def analyze(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or the folder of a recorded run.")],
     format_: options.TraceFormat = None,
-    block_tokens: Annotated[
-        int | None,
-        typer.Option("--block-tokens", min=1, help="Tokens that one id stands for.", show_default="from the trace"),
-    ] = None,
+    block_tokens: options.BlockTokens = None,
     tail: Annotated[
         str, typer.Option("--tail", help="Partial last blocks: keep, drop, or vllm (for --ttl and --hierarchy).")
     ] = "keep",
@@ -58,9 +55,7 @@ def analyze(
     path: options.PathRate = None,
     disk_path: options.DiskPath = None,
     prefill: options.Prefill = None,
-    bad_lines: Annotated[
-        int, typer.Option("--bad-lines", min=0, help="Leave out so many lines that cannot be read; then stop.")
-    ] = 100,
+    bad_lines: options.BadLimit = 100,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")
     ] = None,

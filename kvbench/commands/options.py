@@ -16,6 +16,8 @@ __all__ = [
     "ROUNDS_OPTION",
     "RULES_OPTION",
     "WORKLOAD_OPTION",
+    "BadLimit",
+    "BlockTokens",
     "DiskPath",
     "ExpectWorkers",
     "Json",
@@ -83,6 +85,13 @@ TraceFormat = Annotated[
         help="mooncake, sessions, bailian, weka, azure, burstgpt, requests (OpenAI, vLLM) or kvbench (a run).",
         show_default="recognised",
     ),
+]
+BlockTokens = Annotated[
+    int | None,
+    typer.Option("--block-tokens", min=1, help="Tokens that one id stands for.", show_default="from the trace"),
+]
+BadLimit = Annotated[
+    int, typer.Option("--bad-lines", min=0, help="Leave out so many lines that cannot be read; then stop.")
 ]
 KvDtype = Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")]
 PathRate = Annotated[

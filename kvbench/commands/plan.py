@@ -39,6 +39,8 @@ def plan(
         str | None, typer.Option("--workload", "-w", help="Traffic: a workload.", show_default=False)
     ] = None,
     format_: options.TraceFormat = None,
+    block_tokens: options.BlockTokens = None,
+    bad_lines: options.BadLimit = 100,
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Requests of a trace.", show_default="5000")
     ] = None,
@@ -76,11 +78,19 @@ def plan(
     from kvbench.plan.sweep import parse_sweep
     from kvbench.report.plan import show_plan
     from kvbench.spec.loading import load_profile, load_workload
+    from kvbench.workload.traces.bad_lines import BadLines
 
     wished = None if sweep is None else parse_sweep(sweep)
     wishes = Wishes(model, kv_dtype, device_kv, None, None, path, disk_path, prefill)
     arm = planned_arm(load_profile(profile), wishes, None if probe is None else read_probe(probe))
-    traffic = Traffic(None if workload is None else load_workload(workload), trace, format_, limit)
+    traffic = Traffic(
+        None if workload is None else load_workload(workload),
+        trace,
+        format_,
+        limit,
+        block_tokens,
+        BadLines(bad_lines),
+    )
     document = whole_plan(traffic, arm, wished)
     if out is not None:
         from kvbench.record.atomic import write_document

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvbench.workload.traces.trace import Floats, Trace
+from kvbench.plan.references import ratio
+from kvbench.workload.traces.trace import Trace
 
 __all__ = ["burstiness"]
 
@@ -38,26 +39,22 @@ def burstiness(trace: Trace) -> dict[str, object]:
 
 
 def _window(trace: Trace, length_s: float) -> dict[str, float | int | None] | None:
-    """Of whole windows only; None when there are fewer than two."""
+    """Of whole windows only; None when there are fewer than two. Empty ones count, and take no memory."""
     count = int(trace.duration_s // length_s)
     if count < 2:
         return None
     inside = trace.times_s < count * length_s
     index = (trace.times_s[inside] // length_s).astype(np.int64)
-    requests: Floats = np.asarray(np.bincount(index, minlength=count), np.float64)
     prompts = trace.input_tokens[inside].astype(np.float64)
-    tokens: Floats = np.asarray(np.bincount(index, weights=prompts, minlength=count), np.float64)
-    mean = float(requests.mean())
+    _, place, requests = np.unique(index, return_inverse=True, return_counts=True)
+    tokens = np.bincount(place, weights=prompts)
+    mean = len(index) / count
+    squares = float(np.sum((requests - mean) ** 2)) + (count - len(requests)) * mean**2
     return {
         "window_s": length_s,
         "mean_requests": mean,
         "peak_requests": int(requests.max()),
-        "peak_over_mean": _over(requests),
-        "dispersion": float(requests.var(ddof=1)) / mean if mean else None,
-        "peak_over_mean_prompt_tokens": _over(tokens),
+        "peak_over_mean": float(requests.max()) / mean,
+        "dispersion": squares / (count - 1) / mean,
+        "peak_over_mean_prompt_tokens": ratio(float(tokens.max()), float(prompts.sum()) / count),
     }
-
-
-def _over(values: Floats) -> float | None:
-    mean = float(values.mean())
-    return float(values.max()) / mean if mean else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from kvbench.errors import InputError, Where
@@ -20,8 +20,9 @@ from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes
 from kvbench.spec.workload import Workload
 from kvbench.workload.blocks import block_paths
-from kvbench.workload.build import build_schedule
+from kvbench.workload.build import build_replay, build_schedule
 from kvbench.workload.schedule import Schedule
+from kvbench.workload.traces.bad_lines import BadLines
 
 __all__ = ["MOST_REQUESTS", "Traffic", "make_plan", "plan_arm", "planned_schedule", "whole_plan"]
 
@@ -36,12 +37,17 @@ _RATED_YEARS = 5.0
 
 @dataclass(frozen=True)
 class Traffic:
-    """Exactly one of the two. `limit` counts requests of a trace; None: `MOST_REQUESTS`."""
+    """A workload or a trace, one of the two; the rest is about a trace."""
 
     workload: Workload | None = None
     trace: Path | None = None
     format_: str | None = None
     limit: int | None = None
+    """Requests that are played; None: `MOST_REQUESTS`."""
+    block_tokens: int | None = None
+    """Tokens that one id stands for; None: the file says, or it follows from the lengths."""
+    bad: BadLines = field(default_factory=BadLines)
+    """How many lines may be left out because they cannot be read, and which were."""
 
 
 def whole_plan(traffic: Traffic, arm: PlannedArm, sweep: Sweep | None) -> dict[str, object]:
@@ -49,7 +55,8 @@ def whole_plan(traffic: Traffic, arm: PlannedArm, sweep: Sweep | None) -> dict[s
     schedule, left_out = planned_schedule(traffic, arm)
     document = make_plan(schedule, arm, sweep, left_out=left_out)
     workload = traffic.workload if traffic.trace is None else None
-    return document | {"made_for": made_for(arm.asked, workload).model_dump()}
+    skipped = {} if traffic.trace is None else {"skipped_lines": traffic.bad.document()}
+    return document | skipped | {"made_for": made_for(arm.asked, workload).model_dump()}
 
 
 def plan_arm(workload: Workload, arm: PlannedArm, capacities: Mapping[str, int]) -> dict[str, object]:
@@ -73,13 +80,19 @@ def planned_schedule(
         raise InputError("a plan needs traffic", do="name a workload (--workload) or a trace (--trace)")
     told = arm.profile.engine.args.get("max-model-len")
     longest_taken = told if isinstance(told, int) else None
-    schedule = build_schedule(
-        workload,
-        1,
-        block_tokens=arm.block_tokens,
-        capacities_tokens=arm.capacities_tokens if capacities is None else capacities,
-        max_model_len=longest_taken if traffic.trace is None else None,
-    )
+    holding = arm.capacities_tokens if capacities is None else capacities
+    if traffic.trace is None:
+        schedule = build_schedule(
+            workload,
+            1,
+            block_tokens=arm.block_tokens,
+            capacities_tokens=holding,
+            max_model_len=longest_taken,
+        )
+    else:
+        schedule = build_replay(
+            workload, 1, capacities_tokens=holding, max_model_len=None, bad_lines=traffic.bad.limit
+        ).schedule
     schedule, left_out = _taken(schedule, longest_taken)
     sent = zip(schedule.prompt_tokens(), schedule.in_order(), strict=True)
     longest = max((tokens + request.output_tokens for tokens, request in sent), default=0)
@@ -116,9 +129,15 @@ def _of_trace(traffic: Traffic) -> Workload:
 
     path = traffic.trace or Path()
     limit = traffic.limit or MOST_REQUESTS
-    read = read_trace(path, format_=traffic.format_)
+    read = read_trace(path, format_=traffic.format_, block_tokens=traffic.block_tokens, bad_lines=traffic.bad)
     played_s = float(read.times_s[min(limit, len(read)) - 1]) + 1.0
-    source = {"path": str(path.resolve()), "format": traffic.format_, "limit": limit, "spread": "batch"}
+    source = {
+        "path": str(path.resolve()),
+        "format": traffic.format_,
+        "block_tokens": traffic.block_tokens,
+        "limit": limit,
+        "spread": "batch",
+    }
     return Workload.model_validate(
         {"name": "trace", "arrivals": {"trace": source}, "phases": [{"name": "all", "for": played_s}]}
     )

@@ -106,13 +106,20 @@ def make_setting(wishes: Wishes | None = None) -> Setting:
     notes: list[str] = []
     model = _model(wishes, notes)
     device, ranks = _device(wishes, model, notes)
+    geometry = geometry_of(
+        model.config, kv_dtype=wishes.kv_dtype, tensor_parallel=ranks, name=model.name, where=model.where
+    )
+    if geometry.block_token_bytes == 0:
+        raise InputError(
+            f"{model.name} keeps no KV of its tokens, only a state of fixed size: tiers hold nothing of it",
+            where=model.where,
+            do="name a model with attention layers (--model)",
+        )
     weights = weights_of(model.config, model.directory)
     if wishes.prefill is None:
         notes.append(f"prefill: {ranks} × {FLOP_PER_S / 1e12:.0f} TFLOP/s over 2 FLOP a parameter and token")
     return Setting(
-        geometry=geometry_of(
-            model.config, kv_dtype=wishes.kv_dtype, tensor_parallel=ranks, name=model.name, where=model.where
-        ),
+        geometry=geometry,
         device_bytes=device,
         host_bytes=_size("--host-kv", wishes.host_kv, HOST_BYTES, "host tier", notes),
         disk_bytes=_size("--disk-kv", wishes.disk_kv, DISK_BYTES, "disk tier", notes),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kvbench.judge.sources import SOURCES
 from kvbench.report.plain import plain
-from kvbench.report.trace_view import Sheet, share
+from kvbench.report.trace_view import Sheet, share, skipped_lines
 from kvbench.spec.quantity import show_bytes, show_seconds
 
 __all__ = ["show_budget", "show_plan"]
@@ -96,6 +96,7 @@ def _paths(rows: list[Document]) -> Sheet:
 
 
 def _lines(document: Document) -> Iterator[str]:
+    yield from skipped_lines(document)
     if document["left_out"]:
         yield f"{document['left_out']:,} requests are longer than the engine takes, and are left out"
     promoted, path = document["prediction"]["promotion_bytes_per_s"], document["path"]

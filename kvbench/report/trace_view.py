@@ -10,7 +10,7 @@ from kvbench.plan.references import ratio
 from kvbench.report.plain import plain
 from kvbench.spec.quantity import show_bytes, show_seconds
 
-__all__ = ["Document", "Sheet", "TraceView", "share", "trace_view"]
+__all__ = ["Document", "Sheet", "TraceView", "share", "skipped_lines", "trace_view"]
 
 Document = Mapping[str, Any]
 """As `kvbench.plan.analysis.analyse` makes it."""
@@ -73,6 +73,11 @@ def _lengths(document: Document) -> Iterator[str]:
         f"{basic['output_tokens']:,} out"
     )
     yield from _arrivals(document["burstiness"])
+    yield from skipped_lines(document)
+
+
+def skipped_lines(document: Document) -> Iterator[str]:
+    """How many lines of a trace could not be read, and the first of them; nothing where all could."""
     skipped = document.get("skipped_lines")
     if skipped and skipped["count"]:
         first = skipped["first"][0]

@@ -66,9 +66,12 @@ def build_replay(
     *,
     capacities_tokens: Mapping[str, int] | None,
     max_model_len: int | None,
+    bad_lines: int = 0,
 ) -> Replay:
-    """What one round sends of a trace, and what became of the trace. Arguments and errors: see `build_schedule`."""
-    played = replay(workload, round_index, capacities_tokens=capacities_tokens)
+    """What one round sends of a trace, and what became of the trace. Arguments and errors: see `build_schedule`;
+    up to `bad_lines` lines of the trace that cannot be read are left out.
+    """
+    played = replay(workload, round_index, capacities_tokens=capacities_tokens, bad_lines=bad_lines)
     _checked(played.schedule, max_model_len)
     return replace(played, schedule=with_holdout(played.schedule, workload))
 

@@ -23,6 +23,7 @@ from kvbench.spec.workload import TraceSource, Workload
 from kvbench.workload.randomness import Identities, Stream
 from kvbench.workload.rates import lay_out_phases
 from kvbench.workload.schedule import PlannedRequest, Schedule, Segment, phase_at
+from kvbench.workload.traces.bad_lines import BadLines
 from kvbench.workload.traces.content import Scaled, contents, scaled
 from kvbench.workload.traces.reading import read_trace
 from kvbench.workload.traces.trace import Floats, Trace
@@ -63,15 +64,18 @@ class Replay:
     summary: ReplaySummary
 
 
-def replay(workload: Workload, round_index: int, *, capacities_tokens: Mapping[str, int] | None) -> Replay:
-    """Plan one round. InputError when the trace cannot be read or played as the workload asks, or when the
-    schedule's reuse, ideal and at the capacities of the tiers, is not the trace's.
+def replay(
+    workload: Workload, round_index: int, *, capacities_tokens: Mapping[str, int] | None, bad_lines: int = 0
+) -> Replay:
+    """Plan one round; up to `bad_lines` lines that cannot be read are left out. InputError when the trace cannot be
+    read or played as the workload asks, or when the schedule's reuse, ideal and at the capacities of the tiers, is
+    not the trace's.
     """
     source = workload.arrivals.trace
     if source is None:
         raise InputError("arrivals from a trace need trace: {path: FILE}")
     _refuse_unsupported(workload)
-    whole = _read(source)
+    whole = _read(source, bad_lines)
     trace, times_s = _played(whole, source, workload)
     content = _content(workload, round_index, source, trace, capacities_tokens or {})
     played = content.played
@@ -137,18 +141,21 @@ def _refuse_unsupported(workload: Workload) -> None:
         )
 
 
-def _read(source: TraceSource) -> Trace:
+def _read(source: TraceSource, bad_lines: int) -> Trace:
     """The trace of the file as it is now; rounds of one run do not read it again."""
     try:
         state = source.path.stat()
     except OSError as error:
         raise InputError(f"this trace cannot be read: {error.strerror}", where=Where(source.path)) from None
-    return _read_once(source.path, source.format, source.block_tokens, state.st_mtime_ns, state.st_size)
+    told = (source.path, source.format, source.block_tokens, bad_lines)
+    return _read_once(*told, state.st_mtime_ns, state.st_size)
 
 
 @functools.lru_cache(maxsize=1)
-def _read_once(path: Path, format_: str | None, block_tokens: int | None, changed_ns: int, size: int) -> Trace:
-    return read_trace(path, format_=format_, block_tokens=block_tokens)
+def _read_once(
+    path: Path, format_: str | None, block_tokens: int | None, bad_lines: int, changed_ns: int, size: int
+) -> Trace:
+    return read_trace(path, format_=format_, block_tokens=block_tokens, bad_lines=BadLines(bad_lines))
 
 
 def _played(whole: Trace, source: TraceSource, workload: Workload) -> tuple[Trace, Floats]:

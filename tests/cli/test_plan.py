@@ -63,6 +63,27 @@ def test_a_plan_for_a_shipped_profile_and_workload(tmp_path: Path) -> None:
         assert part in shown
 
 
+def test_a_trace_is_planned_without_its_bad_lines_and_with_the_block_size_that_is_said(tmp_path: Path) -> None:
+    """Given ids whose size does not follow from lengths, and a line that cannot be read."""
+    record = {"timestamp": 0, "input_length": 300, "output_length": 4, "hash_ids": [1, 2]}
+    lines = [json.dumps(record | {"timestamp": 1000 * at}) for at in range(9)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join([*lines[:3], "what is this", *lines[3:]]))
+    arguments = ("plan", "--profile", "emulated/host", "--trace", path, "--sweep", "host=0..64MiB")
+    refused = kvbench_here(*arguments, "--json")
+    assert refused.code == 2
+    assert "--block-tokens" in json.loads(refused.out)["error"]
+    answer = kvbench_here(*arguments, "--block-tokens", "128", "--json")
+    assert answer.code == 0, answer.text
+    document = json.loads(answer.out)
+    assert document["requests"] == 9
+    assert document["skipped_lines"]["count"] == 1
+    assert document["skipped_lines"]["first"][0]["line"] == 4
+    assert "1 lines could not be read" in kvbench_here(*arguments, "--block-tokens", "128").out.replace("\n", " ")
+    strict = kvbench_here(*arguments, "--block-tokens", "128", "--bad-lines", "0", "--json")
+    assert (strict.code, ":4: " in json.loads(strict.out)["error"]) == (2, True)
+
+
 def test_what_is_missing_or_wrong_is_told() -> None:
     assert "needs a profile and either" in kvbench_here("plan", "--json").out
     for arguments, what in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,13 @@ def test_more_gpus_are_assumed_for_a_model_that_one_does_not_hold() -> None:
 def test_a_wrong_wish_is_named(wishes: dict[str, str], what: str) -> None:
     with pytest.raises(InputError, match=what):
         make_setting(Wishes(**wishes))
+
+
+def test_a_model_without_kv_is_told(tmp_path: Path) -> None:
+    layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention"] * 2}
+    heads = {"num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "linear", **layers, **heads}))
+    with pytest.raises(InputError, match="keeps no KV of its tokens") as raised:
+        make_setting(Wishes(model=str(config)))
+    assert "config.json" in str(raised.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import variance
 
 import pytest
 from hypothesis import given, settings
@@ -139,3 +140,14 @@ def test_a_clock_coarser_than_the_arrivals_says_nothing_of_gaps() -> None:
     assert batched["gap_cv"] is None
     assert batched["time_step_s"] == 3.0
     assert [window["window_s"] for window in batched["windows"]] == [10, 60]
+
+
+def test_a_single_far_time_takes_no_memory_and_windows_are_counted_with_the_empty_ones() -> None:
+    """Given two bursts with ever more time between them, then every window between is counted, and none is kept."""
+    near = burstiness(arrivals(*(0.1 * n for n in range(10)), 99.5))
+    assert near["windows"][0]["mean_requests"] == 10 / 99
+    counts = [10] + [0] * 98
+    assert near["windows"][0]["dispersion"] == pytest.approx(variance(counts) / (10 / 99))
+    assert near["windows"][0]["peak_over_mean_prompt_tokens"] == pytest.approx(99)
+    far = burstiness(arrivals(0.0, 0.5, 1e15))
+    assert far["windows"][0]["mean_requests"] == pytest.approx(2e-15)

@@ -35,7 +35,7 @@ def add_at_once(lines: Sequence[bytes], columns: Columns, *, sessions: bool, cha
     if len(lines) < _FEW:
         return False
     table = _parsed(b"".join(lines))
-    if table is None or table.num_rows != len(lines) or not _right(table):
+    if table is None or table.num_rows != len(lines) or not (_right(table) and _near(table, columns)):
         return False
     wanted = ("type", "model", "think_time_s") if sessions else ("type", "model")
     optional = {"think_time_s": [], **{name: _optional(table, name) for name in wanted}}
@@ -86,6 +86,13 @@ def _right(table: pa.Table) -> bool:
     if values.null_count:
         return False
     return len(values) == 0 or bool(pc.min(values).as_py() >= SMALLEST_ID)
+
+
+def _near(table: pa.Table, columns: Columns) -> bool:
+    """Whether all times are as near the file's first one as they must be."""
+    times = table["timestamp"].to_numpy()
+    first = times[0] if columns.first_time is None else columns.first_time
+    return bool(np.all(np.abs(times - first) <= columns.longest))
 
 
 def _optional(table: pa.Table, name: str) -> list[Any] | None:

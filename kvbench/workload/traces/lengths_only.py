@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,47 +41,54 @@ def layout_of(line: bytes) -> str | None:
 
 
 def read_rows(lines: Iterable[bytes], path: Path, columns: Columns, layout: Layout, bad: BadLines) -> None:
-    """Add every row. Times count from the first row, so that their decimals are kept. InputError names the line."""
+    """Add every row. Times count from the first row, so that their decimals are kept. InputError names the line.
+
+    A line is a row: a quote that is opened and not closed spoils its own line and no other.
+    """
     start: datetime | None = None
-    rows = csv.reader(_texts(lines, path))
-    try:
-        places = _places(next(rows, []), layout, path)
-        for row in rows:
-            where = Where(path, rows.line_num)
-            if not row:
+    places: dict[str, int] | None = None
+    for line_number, line in enumerate(lines, start=1):
+        if line.isspace():
+            continue
+        where = Where(path, line_number)
+        with bad.skipping():
+            row = _row(line, where)
+            if places is None:
+                places = _places(row, layout, where)
                 continue
-            with bad.skipping():
-                if len(row) < max(places.values()) + 1:
-                    raise InputError(f"expected {max(places.values()) + 1} columns, got {len(row)}", where=where)
-                if layout.dates:
-                    whole, part_s = _moment(row[places["time"]], where)
-                    start = start or whole
-                    time_s = (whole - start).total_seconds() + part_s
-                else:
-                    time_s = _seconds(row[places["time"]], where)
-                prompt, answer = (_count(row[places[key]], where) for key in ("input_tokens", "output_tokens"))
-                label = row[places["label"]].strip() if "label" in places else None
-                columns.add(Record(time_s, prompt, answer, (), label=label), where)
+            if len(row) < max(places.values()) + 1:
+                raise InputError(f"expected {max(places.values()) + 1} columns, got {len(row)}", where=where)
+            if layout.dates:
+                whole, part_s = _moment(row[places["time"]], where)
+                time_s = (whole - (start or whole)).total_seconds() + part_s
+            else:
+                time_s = _seconds(row[places["time"]], where)
+            prompt, answer = (_count(row[places[key]], where) for key in ("input_tokens", "output_tokens"))
+            label = row[places["label"]].strip() if "label" in places else None
+            columns.add(Record(time_s, prompt, answer, (), label=label), where)
+            if layout.dates:
+                start = start or whole
+
+
+def _row(line: bytes, where: Where) -> list[str]:
+    try:
+        text = line.decode("utf-8-sig" if where.line == 1 else "utf-8")
+    except UnicodeDecodeError:
+        raise InputError("not UTF-8 text", where=where) from None
+    try:
+        return next(csv.reader((text,), strict=True), [])
     except csv.Error as error:
-        raise InputError(f"not a CSV file: {error}", where=Where(path, rows.line_num)) from None
+        raise InputError(f"not a row of a CSV file: {error}", where=where) from None
 
 
-def _places(header: list[str], layout: Layout, path: Path) -> dict[str, int]:
+def _places(header: list[str], layout: Layout, where: Where) -> dict[str, int]:
     names = [name.strip() for name in header]
     wanted = {"time": layout.time, "input_tokens": layout.input_tokens, "output_tokens": layout.output_tokens}
     missing = [name for name in wanted.values() if name not in names]
     if missing:
-        raise InputError(f"expected the header {','.join(wanted.values())}", where=Where(path, 1))
+        raise InputError(f"expected the header {','.join(wanted.values())}", where=where)
     places = {key: names.index(name) for key, name in wanted.items()}
     return places | ({"label": names.index(layout.label)} if layout.label in names else {})
-
-
-def _texts(lines: Iterable[bytes], path: Path) -> Iterator[str]:
-    for line_number, line in enumerate(lines, start=1):
-        try:
-            yield line.decode("utf-8-sig" if line_number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise InputError("not UTF-8 text", where=Where(path, line_number)) from None
 
 
 def _moment(text: str, where: Where) -> tuple[datetime, float]:

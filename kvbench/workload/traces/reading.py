@@ -34,6 +34,9 @@ _OTHER_NAMES = {
 _HEAD_LINES = 20
 """Lines in which a format is looked for, where bad ones may be skipped."""
 
+_LONGEST_S = 366 * 86_400.0
+"""From the first request to any other: beyond it, times of two kinds (since 1970, since a start) are mixed."""
+
 
 def read_trace(
     path: Path, *, format_: str | None = None, block_tokens: int | None = None, bad_lines: BadLines | None = None
@@ -51,14 +54,14 @@ def read_trace(
     if chosen is None:
         with opened(path) as stream:
             chosen = _detected(stream, path, bad)
-    columns = Columns(path)
+    unit_s = READERS[chosen][1] if chosen in READERS else 1.0
+    columns = Columns(path, _LONGEST_S / unit_s)
     width = 0.0
     if chosen == "requests":
         with opened(path) as stream:
             width = request_log.bytes_a_token(stream, path)
     with opened(path) as stream:
         said = None
-        unit_s = 1.0
         if chosen == "weka":
             said = weka.read_document(stream.read(), path, columns)
         elif chosen in lengths_only.LAYOUTS:
@@ -67,8 +70,7 @@ def read_trace(
             said = block_tokens or request_log.BLOCK_TOKENS
             request_log.read_requests(stream, path, columns, said, width, bad)
         else:
-            reader, unit_s = READERS[chosen]
-            read_lines(stream, path, columns, reader, bad)
+            read_lines(stream, path, columns, READERS[chosen][0], bad)
     trace = _some(columns.trace(chosen, unit_s, block_tokens or said), bad)
     if len(trace.blocks) == 0 or trace.block_tokens is not None:
         return trace

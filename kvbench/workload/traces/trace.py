@@ -141,6 +141,8 @@ class Columns:
     """Collects records in the order of a file; 8 bytes a value, no object per request or id is kept."""
 
     path: Path
+    longest: float = math.inf
+    """A record whose time is further from the first one's cannot be; in the unit of the file's times."""
     _times: array[float] = field(default_factory=lambda: array("d"))
     _input: array[int] = field(default_factory=lambda: array("q"))
     _output: array[int] = field(default_factory=lambda: array("q"))
@@ -157,6 +159,11 @@ class Columns:
     _chats: dict[Hashable, int] = field(default_factory=dict)
 
     @property
+    def first_time(self) -> float | None:
+        """Of the first record of the file; None before there is one."""
+        return self._times[0] if self._times else None
+
+    @property
     def chats(self) -> Mapping[Hashable, int]:
         """Rows by the name that their file gives them."""
         return self._chats
@@ -165,6 +172,11 @@ class Columns:
         """Append one record; InputError at `where` when its values cannot be."""
         if not math.isfinite(record.time):
             raise InputError("the time is not a finite number", where=where)
+        if self._times and abs(record.time - self._times[0]) > self.longest:
+            raise InputError(
+                f"its time, {record.time:.15g}, is more than a year from the first one's, {self._times[0]:.15g}",
+                where=where,
+            )
         for tokens, name in ((record.input_tokens, "input"), (record.output_tokens, "output")):
             if not 0 <= tokens <= MOST_TOKENS:
                 raise InputError(f"an {name} of {tokens} tokens cannot be", where=where)

@@ -236,6 +236,59 @@ def test_bad_lines_are_left_out_and_told_up_to_a_limit(tmp_path: Path) -> None:
         read_trace(path, bad_lines=BadLines(limit=100))
 
 
+@pytest.mark.parametrize("many", [3, 200])
+def test_a_time_of_another_kind_is_a_bad_line(tmp_path: Path, many: int) -> None:
+    """Given one time since 1970 among times since the start, read one by one and at once."""
+    records = [mooncake(1000 * at) for at in range(many)]
+    records[2]["timestamp"] = 1_769_860_800_000
+    path = written(tmp_path, *records)
+    bad = BadLines(limit=1)
+    assert read_trace(path, bad_lines=bad).duration_s == many - 1 - (many == 3)
+    assert bad.first[0][0] == 3
+    assert "more than a year from the first" in bad.first[0][1]
+    with pytest.raises(InputError, match=r":3: its time, 1769860800000, is more than a year"):
+        read_trace(path)
+
+
+BURST = ("Timestamp,Model,Request tokens,Response tokens", *(f"{at},ChatGPT,{100 + at},7" for at in range(1, 300)))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "what"),
+    [
+        (b'50,"ChatGPT,150,7', "not a row of a CSV file"),
+        (b"50,Chat\xffGPT,150,7", "not UTF-8"),
+        (b"50,ChatGPT", "expected 4 columns"),
+        (b"50,Chat\rGPT,150,7", "not a row"),
+        (b"50," + b"x" * 200_000 + b",150,7", "not a row"),
+        (b"nan,ChatGPT,150,7", "not a finite number"),
+    ],
+)
+def test_a_bad_row_of_a_table_spoils_no_other(tmp_path: Path, spoiled: bytes, what: str) -> None:
+    rows = [row.encode() for row in BURST]
+    rows[50] = spoiled
+    path = tmp_path / "burst.csv"
+    path.write_bytes(b"\r\n".join(rows))
+    bad = BadLines(limit=1)
+    trace = read_trace(path, bad_lines=bad)
+    assert trace.input_tokens.tolist() == [100 + at for at in range(1, 300) if at != 50]
+    assert (bad.count, bad.first[0][0]) == (1, 51)
+    assert what in bad.first[0][1]
+    with pytest.raises(InputError, match=f":51: .*{what}"):
+        read_trace(path)
+
+
+def test_what_stands_before_the_header_of_a_table_is_a_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "burst.csv"
+    path.write_text("\n".join(("# exported on Monday", *BURST)))
+    bad = BadLines(limit=1)
+    assert len(read_trace(path, bad_lines=bad)) == 299
+    assert bad.first[0][0] == 1
+    path.write_text("\n".join(BURST[1:40]))
+    with pytest.raises(InputError, match=":1: expected the header"):
+        read_trace(path, format_="burstgpt")
+
+
 STRANGE = st.sampled_from(
     [
         ("timestamp", "soon"), ("timestamp", None), ("timestamp", 1e300), ("timestamp", 2.5),
