@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.missing import missing
+
 if TYPE_CHECKING:
     from kvbench.engine.environment import EngineEnvironment
 
@@ -19,12 +21,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def shared_dir() -> Path:
     """Reference data (captured payloads, traces); named by KVBENCH_SHARED, by default beside the repository."""
     root = Path(os.environ.get("KVBENCH_SHARED", REPOSITORY.parent / "shared"))
-    if root.is_dir():
-        return root
-    reason = f"no reference data at {root}; set KVBENCH_SHARED"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    if not root.is_dir():
+        missing(f"no reference data at {root}; set KVBENCH_SHARED")
+    return root
 
 
 @pytest.fixture

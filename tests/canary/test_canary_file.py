@@ -9,6 +9,7 @@ import pytest
 from kvbench.canary.prometheus import PrometheusReader, selector
 from kvbench.errors import InputError
 from kvbench.spec.canary import load_canary
+from tests.missing import need
 
 CANARY = """\
 name: kv-tier-canary
@@ -99,7 +100,7 @@ class TestReading:
         assert query == '{__name__=~"a:b_total|up",job="x\\"y\\\\z",pod=~"canary-.*"}'
 
     def test_refuses_a_secret_that_is_not_set(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("prometheus_api_client")
+        need("prometheus_api_client")
         monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
         loaded = load_canary(written(tmp_path, CANARY.replace("{url:", "{token_env: NO_SUCH_TOKEN, url:")))
         assert loaded.canary.prometheus is not None

@@ -23,8 +23,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invoke import Answer, kvbench_here
+from tests.missing import need
 
-pytest.importorskip("prometheus_api_client")
+need("prometheus_api_client")
 
 LOAD_S = 14.0
 """Before the first look; the load goes on while there are looks."""

@@ -18,6 +18,7 @@ from kvbench.observe.canonical import FAMILIES
 from kvbench.spec.shipped import shipped_folder
 from tests.canary.prometheus_tools import promtool
 from tests.cli.invoke import kvbench_here
+from tests.missing import need
 
 SHIPPED = shipped_folder("dashboards")
 HERE = Path(__file__).resolve().parent
@@ -35,7 +36,7 @@ def test_the_committed_rules_are_what_the_generator_makes(name: str) -> None:
 
 
 def test_the_committed_dashboards_are_what_the_generator_makes() -> None:
-    pytest.importorskip("grafana_foundation_sdk", reason="needs Grafana's SDK (requirements/dev.txt)")
+    need("grafana_foundation_sdk")
     from kvbench.dashboards.generate import boards
 
     for name, text in boards().items():
