@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from kvbench.spec.loading import where
 
 if TYPE_CHECKING:
     from prometheus_api_client import PrometheusConnect
+    from requests import Session
 
 __all__ = ["PrometheusReader", "secret", "selector"]
 
@@ -163,10 +165,7 @@ def _connect(canary: Canary, server: PrometheusServer) -> PrometheusConnect:
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     session = Session()
     session.trust_env = False
-    session.verify = _file(canary, "ca_file", server) or True
-    certificate, key = _file(canary, "cert_file", server), _file(canary, "key_file", server)
-    if certificate is not None:
-        session.cert = (certificate, key) if key is not None else certificate
+    _show_and_trust(session, canary, server)
     retry = Retry(
         total=server.retries,
         backoff_factor=BACKOFF_S,
@@ -182,6 +181,34 @@ def _connect(canary: Canary, server: PrometheusServer) -> PrometheusConnect:
         session=session,
         timeout=server.timeout,
     )
+
+
+def _show_and_trust(session: Session, canary: Canary, server: PrometheusServer) -> None:
+    """Certificates of ours and of the authority; InputError for files that cannot be used, which requests would
+    tell at every query, as if the server could not be reached."""
+    trusted = _file(canary, "ca_file", server)
+    certificate, key = _file(canary, "cert_file", server), _file(canary, "key_file", server)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if trusted is not None:
+        try:
+            context.load_verify_locations(trusted)
+        except (ssl.SSLError, OSError) as error:
+            raise InputError(
+                f"{trusted} holds no certificate that can be read: {error}",
+                where=where(canary, "prometheus", "ca_file"),
+                do="name the PEM file of the authority that signed the server's certificate",
+            ) from None
+        session.verify = trusted
+    if certificate is not None:
+        try:
+            context.load_cert_chain(certificate, key, password=lambda: "")  # asks nobody for a passphrase
+        except (ssl.SSLError, OSError) as error:
+            raise InputError(
+                f"{certificate} and its key cannot be used: {error}",
+                where=where(canary, "prometheus", "cert_file"),
+                do="name PEM files, the key without a passphrase (key_file, or both in cert_file)",
+            ) from None
+        session.cert = certificate if key is None else (certificate, key)
 
 
 def _file(canary: Canary, key: str, server: PrometheusServer) -> str | None:

@@ -5,84 +5,40 @@ from __future__ import annotations
 import base64
 import json
 import math
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from packaging.requirements import Requirement
 
-from kvbench.canary.prometheus import CHUNK_S, PrometheusReader
+from kvbench.canary.prometheus import CHUNK_S
 from kvbench.canary.reading import ReadFailed
 from kvbench.errors import InputError
-from kvbench.spec.canary import load_canary
+from tests.canary.prometheus_stand_in import Server, good, reader, serving
 from tests.cli.invoke import kvbench_here
+from tests.conftest import REPOSITORY
+from tests.missing import need
 
-pytest.importorskip("prometheus_api_client")
-
-Body = dict[str, object] | bytes
-SERIES = {
-    "metric": {"__name__": "up", "instance": "a:1", "job": "vllm"},
-    "values": [[100.0, "1"], [115.5, "NaN"], [130.0, "0"]],
-}
-
-
-@dataclass
-class Server:
-    """Answers with what the test says; keeps what it was asked."""
-
-    answer: Callable[[dict[str, str]], tuple[int, Body]]
-    url: str = ""
-    headers: list[dict[str, str]] = field(default_factory=list)
-    queries: list[dict[str, str]] = field(default_factory=list)
-
-
-def good(query: dict[str, str]) -> tuple[int, Body]:
-    scalar = query["query"] == "time()"
-    result: object = [1234.5, "1234.5"] if scalar else [SERIES]
-    return 200, {"status": "success", "data": {"resultType": "scalar" if scalar else "matrix", "result": result}}
+need("prometheus_api_client")
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    told = Server(good)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
-            told.headers.append(dict(self.headers))
-            told.queries.append(query)
-            status, body = told.answer(query)
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    httpd = HTTPServer(("127.0.0.1", 0), Handler)
-    told.url = f"http://127.0.0.1:{httpd.server_port}"
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    yield told
-    httpd.shutdown()
-    httpd.server_close()
-    thread.join()
+    with serving() as told:
+        yield told
 
 
-def reader(folder: Path, server: Server, options: str = "") -> PrometheusReader:
-    file = folder / "canary.yaml"
-    file.write_text(
-        f'name: c\nprometheus: {{url: "{server.url}"{options}}}\ncandidate: {{match: {{job: vllm}}}}\n'
-        "rules: {guardrails: [{id: e, metric: error_rate, max: 1%}]}\n"
-    )
-    canary = load_canary(file).canary
-    assert canary.prometheus is not None
-    return PrometheusReader(canary, canary.prometheus, ("up",))
+def test_the_extra_asks_for_a_version_that_has_all_that_is_used() -> None:
+    """Time-outs came with 0.5.7 of the client, closing with 0.7.1; checks against a real one find it too late."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    asked = [*project["project"]["optional-dependencies"]["prometheus"], *project["dependency-groups"]["dev"]]
+    bounds = [Requirement(line).specifier for line in asked if line.startswith("prometheus-api-client")]
+    assert len(bounds) == 2
+    for bound in bounds:
+        assert "0.7.0" not in bound
+        assert version("prometheus-api-client") in bound
 
 
 def test_reads_raw_samples_by_replica_and_leaves_out_what_is_no_number(tmp_path: Path, server: Server) -> None:
