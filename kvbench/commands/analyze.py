@@ -43,6 +43,9 @@ def analyze(
             "--inclusion", help="exclusive, inclusive_touch_all or inclusive_filtered.", show_default="all three"
         ),
     ] = None,
+    policy: Annotated[
+        str, typer.Option("--policy", help="What the host tier of --hierarchy evicts by: lru or arc.")
+    ] = "lru",
     ttl: Annotated[
         str | None,
         typer.Option("--ttl", metavar="1s,10s,...", help="Ages at which blocks go.", show_default="usual"),
@@ -70,7 +73,13 @@ def analyze(
 
     setting = make_setting(Wishes(model, kv_dtype, device_kv, host_kv, disk_kv, path, disk_path, prefill))
     question = make_question(
-        tail=tail, capacities=capacities, hierarchy=hierarchy, inclusion=inclusion, ttl=ttl, setting=setting
+        tail=tail,
+        capacities=capacities,
+        hierarchy=hierarchy,
+        inclusion=inclusion,
+        ttl=ttl,
+        policy=policy,
+        setting=setting,
     )
     bad = BadLines(bad_lines)
     document = analyse(read_trace(trace, format_=format_, block_tokens=block_tokens, bad_lines=bad), question)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -31,10 +32,11 @@ from kvbench.plan.sharing import never_used_again, saved_tokens, sharing
 from kvbench.plan.sizing import HitCurve, bytes_of_models, needed
 from kvbench.workload.traces.trace import Trace
 
-__all__ = ["PLAYED_RUNS", "Question", "analyse"]
+__all__ = ["PLAYED_RUNS", "Policy", "Question", "analyse"]
 
 PLAYED_RUNS = 60_000
 """Tiers of which one sees what the other missed have to be played: some microseconds for each run and tier."""
+Policy = Literal["lru", "arc"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Question:
     """Each the capacities of tiers, fastest first."""
     inclusions: tuple[Inclusion, ...] | None = None
     """None: all, but of a trace with more than `PLAYED_RUNS` those that need no playing."""
+    policy: Policy = "lru"
+    """Of the host tier in `hierarchy`; the others are LRUs, as in vLLM."""
+    host_place: int = 1
+    """Which tier of the hierarchies is the host, counted from 0."""
     ttls_s: Sequence[float] = TTLS_S
     setting: Setting | None = None
     """Model, sizes and paths that advice and bytes are about; None: the stated assumptions."""
@@ -65,6 +71,7 @@ def analyse(trace: Trace, question: Question | None = None) -> dict[str, object]
     counts = basic(trace, runs)
     unique = int(counts["unique_blocks"] or 0)
     capacities = question.capacities or usual_capacities(unique)
+    arc = question.host_place if question.policy == "arc" else None
     tailed = {"keep": keep, "vllm": vllm}.get(question.tail) or runs.under(question.tail)
     tailed_depths = keep_depths if question.tail == "keep" else vllm_depths
     return {
@@ -79,7 +86,7 @@ def analyse(trace: Trace, question: Question | None = None) -> dict[str, object]
         "lru_request_stream": lru_request_stream(trace, keep, keep_depths, vllm, vllm_depths, capacities),
         "ttl": ttl(trace, tailed, question.ttls_s),
         "hierarchy": [
-            hierarchy(tailed, tailed_depths, sizes, mode, total_tokens).document(question.tail)
+            hierarchy(tailed, tailed_depths, sizes, mode, total_tokens, arc=arc).document(question.tail)
             for sizes in _tiers(question, unique)
             for mode in _modes(question, keep)
         ],
@@ -95,8 +102,10 @@ def _modes(question: Question, runs: Runs) -> Sequence[Inclusion]:
     """Those that were asked for; of a large trace without being asked only those that need no playing."""
     if question.inclusions is not None:
         return question.inclusions
-    small = len(runs.runs) <= PLAYED_RUNS
-    return INCLUSIONS if small else tuple(mode for mode in INCLUSIONS if mode != "inclusive_filtered")
+    left_out = [] if len(runs.runs) <= PLAYED_RUNS else ["inclusive_filtered"]
+    if question.policy == "arc":
+        left_out.append("exclusive")  # its host takes in what the device evicts, and vLLM's ARC what is used
+    return tuple(mode for mode in INCLUSIONS if mode not in left_out)
 
 
 def _own(trace: Trace, question: Question, runs: Runs, curve: HitCurve) -> dict[str, object]:
@@ -130,7 +139,7 @@ def _own(trace: Trace, question: Question, runs: Runs, curve: HitCurve) -> dict[
 def _unknown(trace: Trace, question: Question, runs: Runs) -> Iterator[str]:
     if not np.any(trace.sessions >= 0):
         yield "which requests belong to one session"
-    if len(_modes(question, runs)) < len(INCLUSIONS) and question.inclusions is None:
+    if "inclusive_filtered" not in _modes(question, runs) and question.inclusions is None:
         yield (
             f"tiers of kind inclusive_filtered, which have to be played and take long beyond {PLAYED_RUNS:,} "
             "references to prefixes (--inclusion inclusive_filtered asks for them)"

@@ -1,4 +1,4 @@
-"""Tiers behind each other, each an LRU of whole blocks: who serves a hit, what is written and loaded. In blocks.
+"""Tiers behind each other, LRUs of whole blocks or one an ARC: who serves a hit, what is written. In blocks.
 
 Requests come one after the other and take no time. A request looks up its leading blocks in the state before it,
 each served by the fastest tier that holds it; then all its blocks are used, the last first.
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from kvbench.plan.depths import Depths
-from kvbench.plan.filtered import play_filtered
+from kvbench.plan.played import play
 from kvbench.plan.references import ratio, running_maximum
 from kvbench.plan.runs import Runs
 from kvbench.plan.stack import NEVER
@@ -23,7 +23,8 @@ __all__ = ["INCLUSIONS", "Inclusion", "TierUse", "hierarchy", "usual_hierarchies
 
 Inclusion = Literal["exclusive", "inclusive_touch_all", "inclusive_filtered"]
 """`exclusive`: a used block moves to the first tier, what a tier evicts goes to the recent end of the next.
-`inclusive_touch_all`: a used block is put in, or made recent, in every tier.
+`inclusive_touch_all`: a used block is put in, or made recent, in every tier. So does vLLM, which offers all blocks
+of a prompt to the host tier, wherever they were found.
 `inclusive_filtered`: computed blocks are written to every tier; a hit in tier j refreshes the tiers up to j only.
 """
 INCLUSIONS: tuple[Inclusion, ...] = ("exclusive", "inclusive_touch_all", "inclusive_filtered")
@@ -43,10 +44,14 @@ class TierUse:
     """Blocks newly put in."""
     total_blocks: int
     total_tokens: int
+    arc: int | None = None
+    """Which tier, if any, evicts by ARC; the others by LRU."""
 
     def document(self, tail: str) -> dict[str, object]:
-        """For machines."""
-        return {
+        """For machines. Where all tiers are LRUs, these are the keys of the reference numbers."""
+        policies = ["arc" if tier == self.arc else "lru" for tier in range(len(self.capacities))]
+        own = {} if self.arc is None else {"policies": policies}
+        return own | {
             "capacities": list(self.capacities),
             "mode": self.mode,
             "tail": tail,
@@ -67,16 +72,30 @@ def usual_hierarchies(unique_blocks: int) -> list[tuple[int, ...]]:
     return [tuple(max(1, int(unique_blocks * share)) for share in shares) for shares in _USUAL_SHARES]
 
 
-def hierarchy(runs: Runs, depths: Depths, capacities: Sequence[int], mode: Inclusion, total_tokens: int) -> TierUse:
-    """Play all references through tiers of these capacities, fastest first. `depths` are those of `runs`."""
+def hierarchy(
+    runs: Runs,
+    depths: Depths,
+    capacities: Sequence[int],
+    mode: Inclusion,
+    total_tokens: int,
+    *,
+    arc: int | None = None,
+) -> TierUse:
+    """Play all references through tiers of these capacities, fastest first. `depths` are those of `runs`.
+
+    The tier `arc` decides as vLLM's host tier does under ARC; that cannot be together with `exclusive`.
+    """
     sizes = tuple(capacities)
-    if mode == "inclusive_filtered":
-        hit_blocks, hit_tokens, writes = play_filtered(runs, sizes)
+    if mode == "inclusive_filtered" or arc is not None:
+        if mode == "exclusive":
+            raise ValueError("an ARC tier takes in what is used, not what a faster tier evicts")
+        hit_blocks, hit_tokens, writes = play(runs, sizes, filtered=mode == "inclusive_filtered", arc=arc)
     else:
         edges = _edges(sizes, mode)
         hit_blocks, hit_tokens = _served(runs, depths, edges)
         writes = _writes(depths, sizes, mode)
-    return TierUse(sizes, mode, tuple(hit_blocks), tuple(hit_tokens), tuple(writes), runs.blocks, total_tokens)
+    counted = tuple(hit_blocks), tuple(hit_tokens), tuple(writes)
+    return TierUse(sizes, mode, *counted, runs.blocks, total_tokens, arc)
 
 
 def _edges(sizes: Sequence[int], mode: Inclusion) -> list[int]:

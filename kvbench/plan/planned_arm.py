@@ -52,6 +52,12 @@ class PlannedArm:
         return host.size // self.block_bytes if host is not None else 0
 
     @property
+    def host_policy(self) -> str:
+        """What the host tier evicts by; of an arm without one, what one would."""
+        host = self.profile.tiers.host
+        return host.policy if host is not None else "lru"
+
+    @property
     def capacities_tokens(self) -> dict[str, int]:
         """By tier, where its size is known."""
         found = {"device": self.device_blocks * self.block_tokens}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar, get_args
 
 from kvbench.errors import InputError
-from kvbench.plan.analysis import Question
+from kvbench.plan.analysis import Policy, Question
 from kvbench.plan.hierarchy import INCLUSIONS, Inclusion
 from kvbench.plan.lru import TTLS_S
 from kvbench.plan.references import Tail
@@ -28,19 +28,32 @@ def make_question(
     hierarchy: str | None,
     inclusion: str | None,
     ttl: str | None,
+    policy: str = "lru",
     setting: Setting | None = None,
 ) -> Question:
     """The question; None: not asked for. InputError names the option at fault."""
     tails: dict[str, Tail] = {name: name for name in get_args(Tail)}
     inclusions: dict[str, Inclusion] = {name: name for name in INCLUSIONS}
     chosen = None if inclusion is None else (_choice("--inclusion", inclusion, inclusions),)
+    policies: dict[str, Policy] = {name: name for name in get_args(Policy)}
+    by = _choice("--policy", policy, policies)
+    tiers = None if hierarchy is None else _tiers(hierarchy)
+    if by == "arc" and inclusion == "exclusive":
+        raise InputError(
+            "--policy: an exclusive host tier takes in what the device evicts, and vLLM's ARC what is used",
+            do="choose --inclusion inclusive_touch_all, which is vLLM's own, or inclusive_filtered",
+        )
+    if by == "arc" and tiers is not None and "host" not in tiers:
+        raise InputError("--policy: arc is the host tier's, and --hierarchy has none", do="add host=BLOCKS")
     return Question(
         tail=_choice("--tail", tail, tails),
         capacities=None
         if capacities is None
         else tuple(_blocks("--capacities", part) for part in _parts(capacities)),
-        hierarchies=None if hierarchy is None else (_tiers(hierarchy),),
+        hierarchies=None if tiers is None else (tuple(tiers.values()),),
         inclusions=chosen,
+        policy=by,
+        host_place=list(tiers).index("host") if tiers is not None and "host" in tiers else 1,
         ttls_s=TTLS_S if ttl is None else tuple(_seconds(part) for part in _parts(ttl)),
         setting=setting,
     )
@@ -73,7 +86,7 @@ def _seconds(text: str) -> float | int:
     return int(seconds) if seconds == int(seconds) else seconds
 
 
-def _tiers(text: str) -> tuple[int, ...]:
+def _tiers(text: str) -> dict[str, int]:
     """`device=..,host=..,disk=..`, hot to cold; leaving one out is leaving the tier out."""
     given: dict[str, int] = {}
     for part in _parts(text):
@@ -84,4 +97,4 @@ def _tiers(text: str) -> tuple[int, ...]:
                 do="for example --hierarchy device=1000,host=4000,disk=30000",
             )
         given[name] = _blocks("--hierarchy", size)
-    return tuple(given[name] for name in _TIERS if name in given)
+    return {name: given[name] for name in _TIERS if name in given}

@@ -5,6 +5,7 @@ Answers in tokens by source. Serial and instantaneous: no request overlaps anoth
 
 from __future__ import annotations
 
+from kvbench.plan.managed_tier import ManagedTier
 from kvbench.workload.blocks import BlockPaths, Path, RequestBlocks, block_paths
 from kvbench.workload.schedule import Schedule
 
@@ -15,7 +16,13 @@ _NULL_BLOCKS = 1
 
 
 def expected_sources(
-    schedule: Schedule, *, block_tokens: int, device_blocks: int, host_blocks: int = 0, disk: bool = False
+    schedule: Schedule,
+    *,
+    block_tokens: int,
+    device_blocks: int,
+    host_blocks: int = 0,
+    disk: bool = False,
+    host_policy: str = "lru",
 ) -> dict[str, int]:
     """Prompt tokens of measured requests by source: `device`, `host`, `disk`, `computed`; everything is replayed.
 
@@ -26,12 +33,13 @@ def expected_sources(
       block of a prompt that ends on a block's edge from a tier, but not from the device; here neither, so that
       promotions are never expected from this alone.)
     - device: LRU by block, a request's blocks touched last block first; whole blocks of its output stay as well.
-    - host: gets every whole block of a prompt, LRU in the same order (`offload_prompt_only`: no output).
+    - host: gets every whole block of a prompt, LRU in the same order (`offload_prompt_only`: no output). With
+      `host_policy` `arc` it evicts as vLLM's ARC does; a prompt that has no room there is not stored.
     - disk: gets everything that the host gets, without limit; a hit goes through the host, so that no more than
       fits there can come from the tiers at once.
     """
     paths = block_paths(schedule, block_tokens)
-    replay = _Replay(paths, device_blocks - _NULL_BLOCKS, host_blocks, disk)
+    replay = _Replay(paths, device_blocks - _NULL_BLOCKS, host_blocks, disk, host_policy)
     blocks = {"device": 0, "host": 0, "disk": 0}
     prompt_tokens = 0
     for request in paths.requests:
@@ -53,6 +61,14 @@ class _Lru:
         self._run_blocks = run_blocks
         self._blocks = 0
 
+    def reach(self, run: int, block: int) -> int:
+        """How far from this block on a run is held; `block` itself when that one is not."""
+        return max(self.held.get(run, 0), block)
+
+    def begins(self, run: int, block: int, end: int) -> int:
+        """Where between two blocks the next held one is: nowhere, since only leading ones are."""
+        return end
+
     def touch(self, path: Path, capacity: int) -> None:
         """Put in or renew all of `path`, then drop the blocks touched longest ago until `capacity` are left."""
         for run in reversed(path):
@@ -73,12 +89,14 @@ class _Lru:
 class _Replay:
     """The tiers' state from request to request."""
 
-    def __init__(self, paths: BlockPaths, device_blocks: int, host_blocks: int, disk: bool) -> None:
+    def __init__(self, paths: BlockPaths, device_blocks: int, host_blocks: int, disk: bool, policy: str) -> None:
         self._paths = paths
         self._device_blocks = device_blocks
         self._host_blocks = host_blocks
         self._device = _Lru(paths.run_blocks)
-        self._host = _Lru(paths.run_blocks)
+        self._host: _Lru | ManagedTier = _Lru(paths.run_blocks)
+        if policy == "arc" and host_blocks:
+            self._host = ManagedTier(host_blocks, policy, paths.run_blocks)
         self._disk: dict[int, int] | None = {} if disk and host_blocks else None
 
     def serve(self, request: RequestBlocks, block_tokens: int) -> tuple[int, int, int]:
@@ -88,7 +106,9 @@ class _Replay:
         host, disk = self._beyond(request.prompt, device, min(most, device + self._host_blocks))
         unfinished = request.sequence_tokens % block_tokens != 0  # takes a block, but cannot hit
         self._device.touch(request.sequence, self._device_blocks - unfinished)
-        if self._host_blocks:
+        if isinstance(self._host, ManagedTier):
+            self._host.use([(run, 0, self._paths.run_blocks[run]) for run in reversed(request.prompt)])
+        elif self._host_blocks:
             self._host.touch(request.prompt, self._host_blocks)
         if self._disk is not None:
             self._disk.update((run, self._paths.run_blocks[run]) for run in request.prompt)
@@ -102,10 +122,16 @@ class _Replay:
             position += self._paths.run_blocks[run]
             if first >= last:
                 continue
-            on_host = min(self._host.held.get(run, 0), last)
             on_disk = min(self._disk.get(run, 0), last) if self._disk is not None else 0
-            host += max(0, on_host - first)
-            disk += max(0, on_disk - max(first, on_host))
-            if max(on_host, on_disk) < last:
-                break
+            block = first
+            while block < last:
+                reached = min(self._host.reach(run, block), last)
+                if reached > block:
+                    host += reached - block
+                elif block < on_disk:
+                    reached = self._host.begins(run, block, on_disk)
+                    disk += reached - block
+                else:
+                    return host, disk
+                block = reached
         return host, disk

@@ -78,7 +78,10 @@ def _sweep(document: Document) -> Sheet:
         )
         for point in document["sweep"]
     )
-    return Sheet("Host tier by size (← knee)", ("size", "from the device", "from the host", "together"), rows)
+    policy = document["sizes"]["host_policy"].upper()
+    return Sheet(
+        f"Host tier by size, {policy} (← knee)", ("size", "from the device", "from the host", "together"), rows
+    )
 
 
 def _paths(rows: list[Document]) -> Sheet:

@@ -52,6 +52,19 @@ def test_options_say_what_is_looked_at(trace: Path) -> None:
     assert [entry["ttl_s"] for entry in document["ttl"]] == [1, 10]
 
 
+def test_the_host_tier_may_evict_by_arc(trace: Path) -> None:
+    tiers = ["--hierarchy", "host=3,disk=20"]
+    document = json.loads(kvbench_here("analyze", trace, *tiers, "--policy", "arc", "--json").out)
+    assert {(entry["mode"], *entry["policies"]) for entry in document["hierarchy"]} == {
+        ("inclusive_touch_all", "arc", "lru"),
+        ("inclusive_filtered", "arc", "lru"),
+    }
+    usual = json.loads(kvbench_here("analyze", trace, "--policy", "arc", "--json").out)
+    assert all(entry["policies"][:2] == ["lru", "arc"] for entry in usual["hierarchy"])
+    plain = json.loads(kvbench_here("analyze", trace, "--json").out)
+    assert not any("policies" in entry for entry in plain["hierarchy"])
+
+
 def test_people_see_tables(trace: Path) -> None:
     answer = kvbench_here("analyze", trace)
     assert answer.code == 0
@@ -69,6 +82,9 @@ def test_people_see_tables(trace: Path) -> None:
         (["--hierarchy", "gpu=3"], "--hierarchy: expected each tier once"),
         (["--hierarchy", "device=3,device=4"], "--hierarchy: expected each tier once"),
         (["--ttl", "soon"], "--ttl: "),
+        (["--policy", "fifo"], "--policy: 'fifo' is none of lru, arc"),
+        (["--policy", "arc", "--inclusion", "exclusive"], "--policy: an exclusive host tier"),
+        (["--policy", "arc", "--hierarchy", "device=1,disk=4"], "--policy: arc is the host tier's"),
         (["--format", "csv"], "no trace format is called 'csv'"),
     ],
 )

@@ -317,6 +317,21 @@ def test_a_trace_is_planned_as_well(tmp_path: Path) -> None:
     assert make_plan(schedule, arm, None)["prediction"]["shares"]["host"] > 0.5
 
 
+def test_the_sweep_evicts_by_the_profiles_policy() -> None:
+    """Given prompts that return among many that do not, then a sweep under ARC serves more than one under LRU."""
+    mixed = workload(pool=6).model_dump(mode="json", exclude_none=True)
+    mixed["classes"]["once"] = mixed["classes"]["long"] | {"weight": 3.0, "prefix": {"tokens": 1024, "pool": 400}}
+    traffic = Workload.model_validate(mixed)
+    lru = profile(host=48, device_blocks=40)
+    host = lru.tiers.host.model_copy(update={"policy": "arc"})
+    arc = lru.model_copy(update={"tiers": lru.tiers.model_copy(update={"host": host})})
+    by_lru, by_arc = (plan_of(spec, traffic, "host=0..24MiB") for spec in (lru, arc))
+    assert (by_lru["sizes"]["host_policy"], by_arc["sizes"]["host_policy"]) == ("lru", "arc")
+    served = [[point["served"] for point in found["sweep"]] for found in (by_lru, by_arc)]
+    assert served[1][0] == served[0][0]
+    assert served[1][-1] > served[0][-1] + 0.02
+
+
 def test_the_knee_is_the_smallest_size_with_most_of_the_gain() -> None:
     def point(size: int, served: float) -> SweepPoint:
         return SweepPoint(size, {"device": 0.1, "host": served - 0.1, "disk": 0.0, "computed": 1 - served})

@@ -9,6 +9,7 @@ import pytest
 
 from kvbench.plan.reuse import expected_sources
 from kvbench.workload.schedule import PhaseSpan, PlannedRequest, Schedule, Segment
+from tests.plan.slow_arc import SlowArc
 
 Block = tuple[tuple[int, int], ...]
 """All tokens up to a block's end, each as (identity, position): what a chained block hash stands for."""
@@ -47,11 +48,17 @@ def touch(tier: OrderedDict[Block, None], blocks: list[Block], capacity: int) ->
 
 
 def slow_sources(
-    schedule: Schedule, *, block_tokens: int, device_blocks: int, host_blocks: int, disk: bool
+    schedule: Schedule,
+    *,
+    block_tokens: int,
+    device_blocks: int,
+    host_blocks: int,
+    disk: bool,
+    host_policy: str,
 ) -> dict[str, int]:
     """Every token and every block by itself."""
     device: OrderedDict[Block, None] = OrderedDict()
-    host: OrderedDict[Block, None] = OrderedDict()
+    host: OrderedDict[Block, None] | SlowArc = OrderedDict() if host_policy == "lru" else SlowArc(host_blocks)
     stored: set[Block] = set()
     found = dict.fromkeys(("device", "host", "disk", "computed"), 0)
     said: dict[int, list[tuple[int, int]]] = {}
@@ -80,7 +87,10 @@ def slow_sources(
             found["computed"] += len(prompt) - len(sources) * block_tokens
         kept = prompt + answer[:-1]
         touch(device, blocks_of(kept, block_tokens), device_blocks - 1 - (len(kept) % block_tokens != 0))
-        touch(host, blocks, host_blocks)
+        if isinstance(host, SlowArc):
+            host.use(blocks)
+        else:
+            touch(host, blocks, host_blocks)
         stored.update(blocks)
     return found
 
@@ -120,6 +130,7 @@ def test_fast_and_slow_replay_agree(batch: int) -> None:
             "device_blocks": random.randint(1, 30),
             "host_blocks": random.choice([0, random.randint(1, 40)]),
             "disk": random.random() < 0.5,
+            "host_policy": random.choice(["lru", "arc"]),
         }
         found = slow_sources(schedule, **sizes)
         assert expected_sources(schedule, **sizes) == found, (schedule, sizes)

@@ -19,6 +19,7 @@ from kvbench.plan.lru import flat_stack_distance, lru_request_stream, ttl, usual
 from kvbench.plan.runs import Runs, runs_of
 from kvbench.plan.stack import NEVER, stack_distances, sum_greater
 from kvbench.workload.traces.trace import Columns, Record, Trace, Whole
+from tests.plan.slow_arc import SlowArc
 
 SIZE = 4
 
@@ -176,9 +177,12 @@ def test_a_ttl_serves_what_was_used_recently_enough(make: Callable, rows: list, 
     assert rate == (hits / total if total else None)
 
 
-def simulated(trace: Trace, sizes: list[int], mode: str, tail: str) -> tuple[list[int], list[int]]:
-    """Hits and writes of every tier, one block at a time."""
-    tiers: list[list[int]] = [[] for _ in sizes]  # the most recent last
+def simulated(
+    trace: Trace, sizes: list[int], mode: str, tail: str, arc: int | None = None
+) -> tuple[list[int], list[int]]:
+    """Hits and writes of every tier, one block at a time; the tier `arc` takes a request's blocks together."""
+    # lists have the most recent block last
+    tiers: list = [SlowArc(size) if number == arc else [] for number, size in enumerate(sizes)]
     hits, writes = [0] * len(sizes), [0] * len(sizes)
 
     def put(number: int, block: int) -> int | None:
@@ -209,11 +213,18 @@ def simulated(trace: Trace, sizes: list[int], mode: str, tail: str) -> tuple[lis
                     if victim is None:
                         break
         else:
+            together: list[int] = []
             for place in reversed(range(len(path))):
                 served = by[place] if place < len(by) else len(sizes)
                 lowest = len(sizes) - 1 if mode == "inclusive_touch_all" else min(served, len(sizes) - 1)
                 for number in range(lowest + 1):
-                    put(number, path[place][0])
+                    if number == arc:
+                        together.insert(0, path[place][0])
+                    else:
+                        put(number, path[place][0])
+            if arc is not None:
+                tiers[arc].use(together)
+                writes[arc] = tiers[arc].writes
     return hits, writes
 
 
@@ -230,6 +241,40 @@ def test_tiers_do_what_simulated_ones_do(make: Callable, rows: list, sizes: list
     runs = runs_of(trace).under(tail)
     use = hierarchy(runs, depths_of(runs), sizes, mode, int(trace.input_tokens.sum()))
     assert (list(use.hit_blocks), list(use.writes)) == simulated(trace, sizes, mode, tail)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    make=kinds,
+    rows=st.lists(st.tuples(st.integers(0, 50).map(float), ids, st.integers(0, SIZE - 1)), min_size=6, max_size=30),
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+    arc=st.integers(0, 2),
+    mode=st.sampled_from(["inclusive_touch_all", "inclusive_filtered"]),
+    tail=st.sampled_from(["keep", "drop", "vllm"]),
+)
+def test_a_tier_under_arc_does_what_a_simulated_one_does(
+    make: Callable, rows: list, sizes: list, arc: int, mode: str, tail: str
+) -> None:
+    trace = make(rows)
+    runs = runs_of(trace).under(tail)
+    arc = min(arc, len(sizes) - 1)
+    use = hierarchy(runs, depths_of(runs), sizes, mode, int(trace.input_tokens.sum()), arc=arc)
+    assert (list(use.hit_blocks), list(use.writes)) == simulated(trace, sizes, mode, tail, arc)
+
+
+def test_arc_keeps_what_is_used_again_when_much_passes_by() -> None:
+    """Given a prompt that is sent twice and then again after many others, then ARC has it where LRU lost it."""
+    requests = [
+        (float(at), 4 * SIZE, list(range(4)) if at % 12 < 2 else [100 * at + block for block in range(4)])
+        for at in range(240)
+    ]
+    trace = trace_of(*requests)
+    runs = runs_of(trace).under("keep")
+    lru, arc = (
+        hierarchy(runs, depths_of(runs), [1, 16], "inclusive_touch_all", 240 * 4 * SIZE, arc=tier).hit_blocks[1]
+        for tier in (None, 1)
+    )
+    assert arc > 1.8 * lru
 
 
 def test_flat_distances_and_capacities_of_a_trace() -> None:

@@ -1,8 +1,8 @@
-"""Tiers of which one sees only what the faster ones did not serve, played run by run. In blocks.
+"""Tiers that have to be played: one sees only what the faster ones did not serve, or decides by ARC. In blocks.
 
-Computed blocks are written to every tier, a hit in tier j renews the tiers up to j. Requests are played one after
-the other: what a tier sees depends on what the others hold. A run is touched last block first, so that of what was
-touched together its end is the oldest.
+Computed blocks are written to every tier; a hit in tier j renews the tiers up to j, or all of them. Requests are
+played one after the other: what a tier sees depends on what the others hold. A run is touched last block first, so
+that of what was touched together its end is the oldest.
 """
 
 from __future__ import annotations
@@ -10,16 +10,33 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Protocol
 
+from kvbench.plan.managed_tier import ManagedTier, Part
 from kvbench.plan.runs import Runs
 
-__all__ = ["play_filtered"]
+__all__ = ["play"]
 
 _Segment = tuple[int, int, int]
 """From a block of a run to another, and the tier that served them."""
 
 
-class _Tier:
+class _Tier(Protocol):
+    """What a hierarchy is made of."""
+
+    writes: int
+
+    def reach(self, run: int, block: int) -> int:
+        """From a block of a run that is here, how far more of it surely is; `block` itself when it is not."""
+
+    def begins(self, run: int, block: int, end: int) -> int:
+        """Where between two blocks of a run the next held ones begin; `end` when none do."""
+
+    def use(self, parts: Sequence[Part]) -> None:
+        """A request uses these, the last one of its prompt first."""
+
+
+class _Lru:
     """An LRU of blocks that keeps what was touched together as one piece."""
 
     def __init__(self, capacity: int) -> None:
@@ -43,7 +60,12 @@ class _Tier:
         """Where between two blocks of a run the next piece begins; `end` when none does."""
         return next((start for start, _, _ in self._pieces.get(run, ()) if block < start < end), end)
 
-    def touch(self, run: int, start: int, end: int) -> None:
+    def use(self, parts: Sequence[Part]) -> None:
+        """As they come; each part's last block first."""
+        for run, start, end in parts:
+            self._touch(run, start, end)
+
+    def _touch(self, run: int, start: int, end: int) -> None:
         """Put in or renew blocks of a run, the last one first; each new one drives out the oldest when full."""
         self._touches += 1
         touch = self._touches
@@ -102,9 +124,18 @@ class _Tier:
                 del self._order[touch]
 
 
-def play_filtered(runs: Runs, capacities: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-    """(Blocks served, tokens served, blocks written) of every tier, fastest first."""
-    tiers = [_Tier(capacity) for capacity in capacities]
+def play(
+    runs: Runs, capacities: Sequence[int], *, filtered: bool, arc: int | None = None
+) -> tuple[list[int], list[int], list[int]]:
+    """(Blocks served, tokens served, blocks written) of every tier, fastest first.
+
+    `filtered`: a tier is not renewed by what a faster one served. `arc` is the tier, if any, that is no LRU.
+    """
+    sizes_of_runs = runs.run_sizes().tolist() if arc is not None else []
+    tiers: list[_Tier] = [
+        ManagedTier(capacity, "arc", sizes_of_runs) if number == arc else _Lru(capacity)
+        for number, capacity in enumerate(capacities)
+    ]
     blocks, tokens = [0] * len(tiers), [0] * len(tiers)
     names, sizes = runs.runs.tolist(), runs.sizes.tolist()
     can_hit, told = runs.can_hit.tolist(), runs.tokens.tolist()
@@ -120,10 +151,11 @@ def play_filtered(runs: Runs, capacities: Sequence[int]) -> tuple[list[int], lis
             if not found or found[-1][1] < sizes[place]:
                 break
         for number, tier in enumerate(tiers):
+            parts: list[Part] = []
             for place in range(end - 1, first - 1, -1):
-                found = served[place - first] if place - first < len(served) else []
-                for start, stop in _unserved(found, sizes[place], number):
-                    tier.touch(names[place], start, stop)
+                found = served[place - first] if filtered and place - first < len(served) else []
+                parts += ((names[place], *span) for span in _unserved(found, sizes[place], number))
+            tier.use(parts)
     return blocks, tokens, [tier.writes for tier in tiers]
 
 
