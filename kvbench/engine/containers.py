@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -231,12 +232,34 @@ def _mount(bind: Bind) -> str:
 
 def _device_options(profile: Profile, spec: ContainerSpec, runtime: str) -> list[str]:
     host = profile.tiers.host.size if profile.tiers.host is not None else 0
-    limits = {**ULIMITS, **spec.ulimits}
+    limits = {**_default_limits(runtime), **spec.ulimits}
     return [
         *_gpu_options(spec, runtime),
         *("--shm-size", f"{spec.shm_size or host + ENGINE_SHM_BYTES}b"),
         *(word for name, limit in sorted(limits.items()) for word in ("--ulimit", f"{name}={limit}:{limit}")),
     ]
+
+
+def _default_limits(runtime: str) -> dict[str, int]:
+    """Rootless podman cannot raise a limit above the user's own hard one, and starts nothing that asks for it."""
+    if not _is_rootless(runtime):
+        return dict(ULIMITS)
+    return {name: _capped(limit, hard_limit(name)) for name, limit in ULIMITS.items()}
+
+
+def hard_limit(name: str) -> int:
+    """Of this process; -1 where there is none."""
+    hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1]
+    return -1 if hard == resource.RLIM_INFINITY else hard
+
+
+def _capped(limit: int, most: int) -> int:
+    """The smaller of two limits, -1 being none."""
+    return max(limit, most) if -1 in (limit, most) else min(limit, most)
+
+
+def _is_rootless(runtime: str) -> bool:
+    return runtime == "podman" and os.getuid() != 0
 
 
 def _gpu_options(spec: ContainerSpec, runtime: str) -> list[str]:
@@ -255,5 +278,4 @@ def _user_options(spec: ContainerSpec, runtime: str) -> list[str]:
     if spec.user == "image":
         return []
     user = f"{os.getuid()}:{os.getgid()}" if spec.user == "host" else spec.user
-    rootless = runtime == "podman" and os.getuid() != 0
-    return [*(["--userns", "keep-id"] if rootless else []), "--user", user]
+    return [*(["--userns", "keep-id"] if _is_rootless(runtime) else []), "--user", user]

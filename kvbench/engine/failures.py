@@ -263,6 +263,13 @@ KNOWN: tuple[KnownFailure, ...] = (
     ),
     KnownFailure(
         "container",
+        r"(?:setrlimit [`(]RLIM(?:IT)?_(?P<name>[A-Z]+)[`)]|error setting rlimit (?P<number>type \d+))"
+        r": (?i:operation not permitted)",
+        "the container runtime may not raise the limit {name}{number} above this user's own",
+        "give it in container.ulimits no higher than `ulimit -H` shows it, or raise this user's hard limit",
+    ),
+    KnownFailure(
+        "container",
         r"bind source path does not exist: (?P<path>[^\s\"]+)|statfs (?P<other>[^\s:]+): no such file or directory",
         "the container should see {path}{other}, and that is not there",
         "correct engine.model or container.mounts",

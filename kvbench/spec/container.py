@@ -63,7 +63,8 @@ class ContainerSpec(SpecModel):
     ulimits: dict[Annotated[str, Field(pattern=r"^[a-z]+$")], Annotated[int, Field(ge=-1)]] = Field(
         default_factory=dict
     )
-    """Over the defaults: memlock unlimited (pinned host memory), stack 64 MiB, nofile 65536."""
+    """Over the defaults: memlock unlimited (pinned host memory), stack 64 MiB, nofile 65536; with
+    rootless podman none of these above this user's hard limit."""
     entrypoint: Annotated[list[str], Field(min_length=1)] | None = None
     """What is run in the image, before the flags. Default: the engine's own server."""
     env_from: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = Field(default_factory=list)

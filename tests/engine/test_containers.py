@@ -139,6 +139,39 @@ def test_podman_names_devices_and_keeps_the_users_id(monkeypatch: pytest.MonkeyP
     assert "--gpus" not in argv
 
 
+@pytest.mark.parametrize(
+    ("hard", "shown"),
+    [
+        ({}, "--ulimit memlock=-1:-1 --ulimit nofile=65536:65536 --ulimit stack=67108864:67108864 "),
+        (
+            {"memlock": 8 * 2**20, "nofile": 4096, "stack": 2**30},
+            "--ulimit memlock=8388608:8388608 --ulimit nofile=4096:4096 --ulimit stack=67108864:67108864 ",
+        ),
+    ],
+    ids=["no hard limits", "hard limits"],
+)
+def test_rootless_podman_is_asked_for_no_more_than_it_may_give(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hard: dict[str, int], shown: str
+) -> None:
+    monkeypatch.setattr(containers, "hard_limit", lambda name: hard.get(name, -1))
+    assert shown in golden(a_profile(container={"runtime": "podman"}), monkeypatch, tmp_path)
+    asked = a_profile(container={"runtime": "podman", "ulimits": {"memlock": -1}})
+    assert "--ulimit memlock=-1:-1 " in golden(asked, monkeypatch, tmp_path), "what a profile says is not changed"
+
+
+def test_only_rootless_podman_is_bound_by_hard_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(containers, "hard_limit", lambda _: 1024)
+    assert "--ulimit memlock=-1:-1 " in golden(a_profile(), monkeypatch, tmp_path)
+    monkeypatch.setattr(containers.os, "getuid", lambda: 0)
+    rootful = shlex.join(render_profile(a_profile(container={"runtime": "podman"})).argv)
+    assert "--ulimit memlock=-1:-1 " in rootful
+
+
+def test_a_hard_limit_is_that_of_this_process() -> None:
+    shown = subprocess.run(["bash", "-c", "ulimit -H -n"], capture_output=True, text=True, check=True).stdout
+    assert containers.hard_limit("nofile") == (-1 if "unlimited" in shown else int(shown))
+
+
 def test_docker_takes_single_gpus_as_a_line_of_csv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "--gpus '\"device=0,2\"'" in golden(a_profile(container={"gpus": [0, 2]}), monkeypatch, tmp_path)
     assert "--gpus" not in golden(a_profile(container={"gpus": "none"}), monkeypatch, tmp_path)

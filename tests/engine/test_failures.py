@@ -102,6 +102,15 @@ TEXTS: dict[str, tuple[str, str]] = {
         "lmcache",
         "cannot be reached",
     ),
+    "Error: crun: setrlimit `RLIMIT_MEMLOCK`: Operation not permitted: OCI permission denied": (
+        "container",
+        "may not raise the limit MEMLOCK above",
+    ),
+    "Error: runc: runc create failed: unable to start container process: error during container init: error "
+    "setting rlimits for ready process: error setting rlimit type 8: operation not permitted: OCI permission denied": (
+        "container",
+        "may not raise the limit type 8 above",
+    ),
     "OSError: [Errno 28] No space left on device": ("disk-full", "full"),
     "ValueError: the host tier of 1000 bytes is smaller than one chunk of 262144 bytes: give it at least that": (
         "host-size",
