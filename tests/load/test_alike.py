@@ -25,14 +25,17 @@ ODD = st.sampled_from(
         b'data: {"choices": [{"text": "a", "token_ids": ["1"]}]}\n\n',
         b"data: {oops\n\n",
         b'data: {"error": {"message": "boom"}}\n\n',
+        b'data: {"choices": [{"delta": {"role": "assistant", "content": "a"}, "token_ids": [1]}]}\n\n',
+        b'data: {"choices": [{"delta": {"reasoning": "a"}, "token_ids": [1]}]}\n\n',
         DONE,
     ]
 )
 
 
-def token(text: str, ids: list[int] | None, *, spaces: bool = True, **more: Any) -> bytes:
+def token(text: str, ids: list[int] | None, *, spaces: bool = True, chat: bool = False, **more: Any) -> bytes:
     """As vLLM writes it."""
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None, "token_ids": ids} | more
+    said = {"delta": {"content": text}} if chat else {"text": text}
+    choice = {"index": 0, **said, "logprobs": None, "finish_reason": None, "token_ids": ids} | more
     value = {"id": "cmpl-1", "choices": [choice], "usage": None}
     return event(json.dumps(value, separators=(", ", ": ") if spaces else (",", ":")).encode())
 
@@ -46,23 +49,25 @@ def usage(tokens: int) -> bytes:
     st.lists(st.tuples(TEXTS, IDS), min_size=20, max_size=60),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
     st.lists(st.tuples(st.integers(0, 80), ODD), max_size=2),
 )
 def test_many_at_once_and_one_by_one_say_the_same(
-    tokens: list[tuple[str, list[int] | None]], ids: bool, spaces: bool, odd: list[tuple[int, bytes]]
+    tokens: list[tuple[str, list[int] | None]], ids: bool, spaces: bool, chat: bool, odd: list[tuple[int, bytes]]
 ) -> None:
-    chunks = [token(text, (held or [1]) if ids else None, spaces=spaces) for text, held in tokens]
+    chunks = [token(text, (held or [1]) if ids else None, spaces=spaces, chat=chat) for text, held in tokens]
     for place, chunk in odd:
         chunks.insert(place % (len(chunks) + 1), chunk)
-    chunks += [token("", [5] if ids else None, finish_reason="length"), usage(len(tokens)), DONE]
+    chunks += [token("", [5] if ids else None, chat=chat, finish_reason="length"), usage(len(tokens)), DONE]
     at_once, single = read(*chunks, step=128), read(*chunks, step=1)
     assert gist(at_once) == gist(single)
     assert at_once.placed == single.placed
 
 
+@pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("ids", [[41], [41, 42], None])
-def test_usual_events_are_read_at_once(ids: list[int] | None) -> None:
-    events = [token(text, ids) for text in ("a", "b", '"')]
+def test_usual_events_are_read_at_once(ids: list[int] | None, chat: bool) -> None:
+    events = [token(text, ids, chat=chat) for text in ("a", "b", '"')]
     alike = Alike.of(events[0])
     assert alike is not None
     assert alike.columns(events) == (["a", "b", '"'], None if ids is None else [ids] * 3)
@@ -105,6 +110,9 @@ def test_halves_of_events_are_not_taken_for_events() -> None:
         usage(3),
         token("a", [1], finish_reason="stop"),
         token("a", [1], delta={"content": "a"}),
+        token("a", [1], chat=True, delta={"role": "assistant", "content": "a"}),
+        token("a", [1], chat=True, delta={"content": "a", "reasoning": "b"}),
+        token("a", [1], chat=True).replace(b'"delta"', b'"text": null, "delta"'),
         event({"choices": [{"text": "a"}, {"text": "b"}]}),
         event({"choices": [{"text": "a"}], "usage": {"completion_tokens": 1}}),
         event({"text": "a", "choices": [{"token_ids": [1]}]}),

@@ -110,6 +110,24 @@ def test_any_chunking_of_any_events_gives_the_same_tokens(
     assert completion.placed.times_ns == sorted(completion.placed.times_ns)
 
 
+def test_a_chat_begins_with_who_speaks_which_is_no_token() -> None:
+    """Given a chat of vLLM that tells ids, then its first event, with the prompt's ids, has no token."""
+    role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+    said = [{"index": 0, "delta": {"content": text}, "finish_reason": None} for text in ("a", "", "b")]
+    chunks = [event({"choices": [role], "prompt_token_ids": [1, 2, 3]})]
+    chunks += [event({"choices": [choice | {"token_ids": [7 + i]}]}) for i, choice in enumerate(said)]
+    chunks += [
+        event({"choices": [said[1] | {"finish_reason": "length", "token_ids": [10]}]}),
+        usage_event(3, 4),
+        DONE,
+    ]
+    completion = read(*chunks)
+    assert completion.failure is None
+    assert (completion.token_ids, completion.text) == ((7, 8, 9, 10), "ab")
+    assert completion.placed.times_ns == [2000, 3000, 4000, 5000]
+    assert completion.prompt_tokens == 3
+
+
 def test_a_token_has_the_time_of_the_chunk_that_completed_its_event() -> None:
     first, second = token_event([1]), token_event([2], "length")
     completion = read(first[:9], first[9:-1], first[-1:] + second[:5], second[5:], DONE)

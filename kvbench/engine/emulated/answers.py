@@ -6,12 +6,22 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from kvbench.engine.emulated.fates import LEAKED_FROM
 
-__all__ = ["BadRequest", "Completion", "answer_ids", "block_keys", "leaked_ids", "parse_completion", "usage"]
+__all__ = [
+    "BadRequest",
+    "Completion",
+    "answer_ids",
+    "block_keys",
+    "leaked_ids",
+    "parse_completion",
+    "tokens_asked",
+    "usage",
+]
 
 FIRST_ID, LAST_ID = 32, 255
 """Token ids of answers: printable in byte-level vocabularies, and the default range of prompts."""
@@ -38,17 +48,12 @@ class Completion:
     """Nothing is to be loaded from the tiers behind the host (`kv_transfer_params.kv_load_tiers` without any)."""
 
 
-def parse_completion(body: bytes, *, model: str, max_model_len: int) -> Completion:
-    """BadRequest for anything else."""
-    try:
-        fields = json.loads(body)
-    except ValueError:
-        raise BadRequest("the body is not JSON") from None
-    if not isinstance(fields, dict):
-        raise BadRequest("the body is not an object")
+def parse_completion(body: bytes, *, model: str, max_model_len: int, chat: bool = False) -> Completion:
+    """BadRequest for anything else; `chat`: the prompt is in `messages`."""
+    fields = _fields(body)
     if fields.get("model") not in (None, model):
         raise BadRequest(f"The model `{fields.get('model')}` does not exist.")
-    prompt = _prompt(fields.get("prompt"))
+    prompt = _prompt(_rendered(fields.get("messages")) if chat else fields.get("prompt"))
     count = fields.get("max_tokens", 16)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise BadRequest(f"max_tokens must be at least 1, got {count!r}.")
@@ -66,6 +71,40 @@ def parse_completion(body: bytes, *, model: str, max_model_len: int) -> Completi
         with_usage=isinstance(options, Mapping) and options.get("include_usage") is True,
         past_secondary=isinstance(transfer, Mapping) and transfer.get("kv_load_tiers") == [],
     )
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        raise BadRequest("the body is not JSON") from None
+    if not isinstance(fields, dict):
+        raise BadRequest("the body is not an object")
+    return fields
+
+
+def _rendered(messages: object) -> str:
+    """The text that the built-in model's chat template makes of them (`tiny_model.CHAT_TEMPLATE`)."""
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("messages must be a list, and not empty")
+    if not all(isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages):
+        raise BadRequest("each message must have a role and a text as content")
+    return "".join(f"<{m.get('role')}>{m['content']}\n" for m in messages) + "<assistant>"
+
+
+def tokens_asked(body: bytes, *, back: bool) -> tuple[int, bytes]:
+    """Status and answer of `/tokenize`, or `back` of `/detokenize`, in the built-in model's vocabulary of bytes."""
+    try:
+        fields = _fields(body)
+        if back:
+            return 200, json.dumps({"prompt": bytes(_prompt(fields.get("tokens"))).decode("latin-1")}).encode()
+        asked = _rendered(fields["messages"]) if "messages" in fields else fields.get("prompt")
+        tokens = _prompt(asked)
+    except BadRequest as error:
+        return 400, error.body()
+    except ValueError:
+        return 400, BadRequest("no such token").body()
+    return 200, json.dumps({"count": len(tokens), "tokens": list(tokens)}).encode()
 
 
 def _prompt(given: object) -> Sequence[int]:

@@ -26,6 +26,7 @@ from kvbench.engine.emulated.answers import (
     block_keys,
     leaked_ids,
     parse_completion,
+    tokens_asked,
     usage,
 )
 from kvbench.engine.emulated.configuration import configuration
@@ -36,6 +37,7 @@ from kvbench.engine.emulated.noise import seed_of
 from kvbench.engine.emulated.request import Request
 from kvbench.engine.emulated.scheduler import EmulatedCore
 from kvbench.engine.emulated.sizes import emulation_of, sizes_of
+from kvbench.engine.emulated.wording import Wording
 from kvbench.spec.emulation import Injections
 from kvbench.spec.profile import Profile
 
@@ -59,6 +61,7 @@ class _Exchange:
     request: Request
     fate: Fate
     name: str
+    wording: Wording
     ids: list[int] = field(default_factory=list)
     sent: int = 0
 
@@ -68,6 +71,7 @@ class EmulatedServer:
 
     def __init__(self, profile: Profile, label: str) -> None:
         self._model = profile.served_name
+        self._wordings = [Wording(self._model, VERSION, chat=chat) for chat in (False, True)]
         self._injections = profile.engine.inject or Injections()
         emulation = emulation_of(profile)
         sizes = sizes_of(profile, emulation)
@@ -109,8 +113,10 @@ class EmulatedServer:
             connection.abort()
             return
         match request.method, request.path:
-            case "POST", "/v1/completions":
-                self._complete(connection, request)
+            case "POST", "/v1/completions" | "/v1/chat/completions":
+                self._complete(connection, request, chat="chat" in request.path)
+            case "POST", "/tokenize" | "/detokenize":
+                connection.answer(*tokens_asked(request.body, back=request.path == "/detokenize"))
             case "GET", "/health" | "/ping":
                 connection.answer(200, b"")
             case "GET", "/version":
@@ -165,9 +171,10 @@ class EmulatedServer:
         )
         connection.answer(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 
-    def _complete(self, connection: Connection, incoming: Incoming) -> None:
+    def _complete(self, connection: Connection, incoming: Incoming, *, chat: bool) -> None:
+        longest = self.sizes.max_model_len
         try:
-            asked = parse_completion(incoming.body, model=self._model, max_model_len=self.sizes.max_model_len)
+            asked = parse_completion(incoming.body, model=self._model, max_model_len=longest, chat=chat)
         except BadRequest as error:
             connection.answer(400, error.body())
             return
@@ -189,7 +196,8 @@ class EmulatedServer:
         name = incoming.headers.get(b"x-request-id", b"%x" % number).decode("latin-1")
         if self._injections.leaked_outputs is not None:
             self._prompts.appendleft(asked.prompt)
-        self._live[number] = _Exchange(connection, asked, request, fate, f"cmpl-{name}", ids)
+        wording = self._wordings[chat]
+        self._live[number] = _Exchange(connection, asked, request, fate, wording.prefix + name, wording, ids)
         reaches_s = self._now_s() + self._costs.request + self._costs.request_token * len(asked.prompt)
         heapq.heappush(self._arriving, (reaches_s, number))
         self._pump()
@@ -268,7 +276,7 @@ class EmulatedServer:
 
     def _note_sources(self, exchange: _Exchange) -> None:
         request = exchange.request
-        self._sources[exchange.name.removeprefix("cmpl-")] = {
+        self._sources[exchange.name.removeprefix(exchange.wording.prefix)] = {
             "device": request.device_tokens,
             "host": request.host_tokens,
             "disk": request.disk_tokens,
@@ -284,16 +292,20 @@ class EmulatedServer:
 
     def _stream(self, exchange: _Exchange, count: int, *, over: bool) -> None:
         connection, fate, first = exchange.connection, exchange.fate, exchange.sent
+        name, created_s, wording = exchange.name, int(self._created_s), exchange.wording
+        payloads: list[bytes] = []
         if first == 0:
             connection.begin_stream()
+            payloads = wording.opening(name, created_s)
         exchange.sent = count
-        payloads = [
-            self._event(exchange, index, last=over and index == count - 1 and not fate.dropped)
-            for index in range(first, count)
-        ]
+        end = count - 1 if over and not fate.dropped else None
+        for index in range(first, count):
+            reason = ("stop" if fate.short else "length") if index == end else None
+            token, with_ids = exchange.ids[index], exchange.completion.with_ids
+            payloads.append(wording.token(name, created_s, token, reason, with_ids=with_ids))
         if over and not fate.dropped:
             if exchange.completion.with_usage:
-                payloads.append(self._usage_event(exchange))
+                payloads.append(wording.usage(name, created_s, self._usage(exchange)))
             payloads.append(_DONE)
         connection.events(payloads)
         if over and fate.dropped:
@@ -301,59 +313,25 @@ class EmulatedServer:
         elif over:
             connection.end_stream()
 
-    def _event(self, exchange: _Exchange, index: int, *, last: bool) -> bytes:
-        token = exchange.ids[index]
-        reason = ('"stop"' if exchange.fate.short else '"length"') if last else "null"
-        ids = f"[{token}]" if exchange.completion.with_ids else "null"
-        return (
-            f'{{"id":{json.dumps(exchange.name)},"object":"text_completion","created":{int(self._created_s)},'
-            f'"model":{json.dumps(self._model)},"choices":[{{"index":0,"text":{json.dumps(_text([token]))},'
-            f'"logprobs":null,"finish_reason":{reason},"stop_reason":null,"prompt_token_ids":null,'
-            f'"token_ids":{ids}}}]}}'
-        ).encode()
-
     def _usage(self, exchange: _Exchange) -> dict[str, object]:
         fate = exchange.fate
         return usage(fate.prompt_tokens, exchange.request.cached_tokens, fate.output_tokens)
 
-    def _usage_event(self, exchange: _Exchange) -> bytes:
-        event = {
-            "id": exchange.name,
-            "object": "text_completion",
-            "created": int(self._created_s),
-            "model": self._model,
-            "choices": [],
-            "usage": self._usage(exchange),
-            "system_fingerprint": VERSION,
-        }
-        return json.dumps(event, separators=(",", ":")).encode()
-
     def _answer(self, exchange: _Exchange) -> None:
-        ids = exchange.ids[: exchange.fate.output_tokens]
-        choice = {
-            "index": 0,
-            "text": _text(ids),
-            "finish_reason": "stop" if exchange.fate.short else "length",
-            "token_ids": ids if exchange.completion.with_ids else None,
-        }
-        body = {
-            "id": exchange.name,
-            "object": "text_completion",
-            "created": int(self._created_s),
-            "model": self._model,
-            "choices": [choice],
-            "usage": self._usage(exchange),
-            "system_fingerprint": VERSION,
-        }
         if exchange.fate.dropped:
             exchange.connection.drop()
-        else:
-            exchange.connection.answer(200, json.dumps(body).encode())
-
-
-def _text(ids: list[int]) -> str:
-    """Printable ASCII; other bytes have no text of their own."""
-    return "".join(chr(token) for token in ids if 32 <= token < 127)
+            return
+        ids = exchange.ids[: exchange.fate.output_tokens]
+        reason = "stop" if exchange.fate.short else "length"
+        body = exchange.wording.whole(
+            exchange.name,
+            int(self._created_s),
+            ids,
+            reason,
+            self._usage(exchange),
+            with_ids=exchange.completion.with_ids,
+        )
+        exchange.connection.answer(200, body)
 
 
 async def _serve(profile: Profile, label: str, port: int) -> None:

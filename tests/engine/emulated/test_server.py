@@ -120,6 +120,45 @@ def test_streams_look_like_those_of_vllm(tmp_path: Path, shared_dir: Path) -> No
     assert set(usage["usage"]) == set(expected[-1]["usage"])
 
 
+def test_chats_look_like_those_of_vllm(tmp_path: Path, shared_dir: Path) -> None:
+    """Given a captured chat of vLLM, then every event has its keys; its prompt is what `/tokenize` says."""
+    captured = (shared_dir / "facts/vllm-0.32.0/chat-stream-usage-0.sse").read_text().splitlines()
+    expected = [json.loads(line.removeprefix("data: ")) for line in captured if line.startswith("data: {")]
+    messages = [{"role": "user", "content": "A" + "word" * 40}]
+    asked = {"model": "tiny", "messages": messages, "max_tokens": 4, "return_token_ids": True}
+    with (
+        launched(quick(), tmp_path) as (_, endpoint),
+        httpx.Client(base_url=endpoint.base_url, trust_env=False) as http,
+    ):
+        tokens = http.post("/tokenize", json={"messages": messages}).json()["tokens"]
+        streamed = http.post(
+            "/v1/chat/completions", json=asked | {"stream": True, "stream_options": {"include_usage": True}}
+        ).text
+        whole = http.post("/v1/chat/completions", json=asked).json()
+        plain = complete(endpoint, tokens)
+        assert http.post("/detokenize", json={"tokens": [65]}).json() == {"prompt": "A"}
+        assert http.post("/detokenize", json={"tokens": [300]}).status_code == 400
+        assert http.post("/tokenize", json={"prompt": "Ab"}).json() == {"count": 2, "tokens": [65, 98]}
+        refused = http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": 3}]})
+    assert (refused.status_code, "role and a text" in refused.text) == (400, True)
+    assert bytes(tokens).decode() == f"<user>{messages[0]['content']}\n<assistant>"
+    lines = [line.removeprefix("data: ") for line in streamed.splitlines() if line]
+    assert lines.pop() == "[DONE]"
+    events = [json.loads(line) for line in lines]
+    assert len(events) == len(expected) == 6
+    for mine, theirs in zip(events, expected, strict=True):
+        assert set(mine) == set(theirs)
+        assert [set(choice) for choice in mine["choices"]] == [set(choice) for choice in theirs["choices"]]
+        assert [set(choice["delta"]) for choice in mine["choices"]] == [
+            set(choice["delta"]) for choice in theirs["choices"]
+        ]
+    ids = [choice["token_ids"][0] for event in events[1:-1] for choice in event["choices"]]
+    assert ids == whole["choices"][0]["token_ids"] == plain["choices"][0]["token_ids"]
+    assert whole["object"] == "chat.completion"
+    assert whole["choices"][0]["message"]["role"] == "assistant"
+    assert whole["usage"]["prompt_tokens"] == len(tokens) == events[-1]["usage"]["prompt_tokens"]
+
+
 def test_metric_families_are_vllms(tmp_path: Path, shared_dir: Path) -> None:
     captured = (shared_dir / "facts/vllm-0.32.0/tiering-after-load.prom").read_text()
     known = {tuple(line.split()[2:]) for line in captured.splitlines() if line.startswith("# TYPE")}
