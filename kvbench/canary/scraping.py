@@ -15,6 +15,7 @@ from kvbench.canary.reading import Read
 from kvbench.canary.series import Samples, key_of
 from kvbench.observe.exposition import parse
 from kvbench.observe.fetch import client, fetch
+from kvbench.spec.access import Access
 from kvbench.spec.canary import Canary, Scrape
 from kvbench.spec.loading import where
 
@@ -56,7 +57,7 @@ class ScrapeReader:
         self._targets += [("baseline", url) for url in scrape.baseline]
         self._names = names
         self._timeout_s = scrape.timeout
-        self._http = client(scrape.timeout, scrape.token_env)
+        self._http = client(scrape.timeout, Access(api_key_env=scrape.token_env))
         self._pool = ThreadPoolExecutor(min(len(self._targets), MOST_AT_ONCE), thread_name_prefix="kvbench-scrape")
 
     def now(self) -> float:

@@ -12,6 +12,7 @@ from kvbench.canary.scraping import metrics_address
 from kvbench.engine.proof import Seen, ask_server
 from kvbench.judge.verdict import JudgeModel
 from kvbench.observe.fetch import client
+from kvbench.spec.access import Access
 from kvbench.spec.canary import Canary
 
 __all__ = ["ServerSays", "addresses_of", "ask_servers", "declared"]
@@ -61,7 +62,7 @@ def ask_servers(canary: Canary, addresses: Sequence[str]) -> dict[str, ServerSay
 def _ask(address: str, token_env: str | None) -> ServerSays | None:
     metrics = metrics_address(address)
     base = address.removesuffix("/metrics").removesuffix("/prometheus")
-    with client(PATIENCE_S, token_env) as http:
+    with client(PATIENCE_S, Access(api_key_env=token_env)) as http:
         http.base_url = httpx.URL(base)
         seen = ask_server(http, metrics)
     if seen.metrics is None and seen.info is None:

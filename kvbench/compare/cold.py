@@ -20,7 +20,7 @@ def residue_before(engine: Engine, endpoint: Endpoint, launch: Launch) -> tuple[
     if engine.kind == "attached":
         return (), engine.reset()
     residue: list[str] = []
-    values = scrape_once(endpoint.metrics_url, api_key_env=endpoint.api_key_env)
+    values = scrape_once(endpoint.metrics_url, access=endpoint.access)
     residue += [
         f"{name} is {values[name]:g} before the first request" for name in _MUST_BE_ZERO if values.get(name)
     ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvbench.access import request_headers, trust
 from kvbench.doctor.check import Check
 from kvbench.doctor.examine import essential
 from kvbench.doctor.reading import read_essentials
-from kvbench.engine.attached import authorization
 from kvbench.engine.base import Progress
 from kvbench.engine.traps import traps
 from kvbench.engine.trtllm_engine import check_startable as check_trtllm
@@ -29,7 +29,8 @@ def check_host(profiles: Sequence[Profile], progress: Progress) -> list[str]:
         )
     for profile in profiles:
         if profile.engine.kind == "attached":
-            authorization(profile)
+            request_headers(profile.engine.access)
+            trust(profile.engine.access)
         elif profile.engine.kind == "vllm":
             check_startable(profile, progress)
         elif profile.engine.kind == "tensorrt-llm":

@@ -15,6 +15,7 @@ from kvbench.compare.disk_limit import DiskLimit
 from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.compare.ledgers import keep_told, write_ledger
 from kvbench.compare.listener import LoadListener
+from kvbench.compare.load_plan import load_plan, room_for_prompts
 from kvbench.compare.stall import gather
 from kvbench.compare.watch import FROZEN_AFTER_S, Watch
 from kvbench.engine.base import Effective, Endpoint, Engine, Launch
@@ -22,11 +23,9 @@ from kvbench.engine.create import create_engine
 from kvbench.engine.emulated.launched import EmulatedEngine
 from kvbench.engine.launch import make_disk_directory
 from kvbench.engine.vllm import publishes_events
-from kvbench.errors import NotSupportedYetError
 from kvbench.judge.evidence import ArmRound, ScrapeSummary
 from kvbench.load.calibrate import calibrated
 from kvbench.load.calibrate_demand import check_capacity
-from kvbench.load.plan import LoadPlan
 from kvbench.load.run import LoadResult, run_load
 from kvbench.observe.host import HostSampler
 from kvbench.observe.kv_events import KvEventListener
@@ -111,6 +110,7 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
         observed = None
         if not effective.differences and not job.prove_only:
             schedule = _schedule(job, journal, effective)
+            unproven += room_for_prompts(schedule, endpoint)
             workers = journal.manifest.crew.total
             calibration = check_capacity(schedule, workers=workers, progress=lambda text: _on_progress(view, text))
             observed = _drive(job, journal, engine, endpoint, schedule, launch, view, listener)
@@ -218,7 +218,7 @@ def _drive(
     directory = launch.directory
     disk = job.profile.tiers.disk
     with ExitStack() as stack:
-        scraper = Scraper(endpoint.metrics_url, directory, api_key_env=endpoint.api_key_env)
+        scraper = Scraper(endpoint.metrics_url, directory, access=endpoint.access)
         host = HostSampler(directory, engine_pids=lambda: engine.state().pids, disk_path=launch.disk_directory)
         stack.callback(scraper.close)
         stack.callback(host.close)
@@ -241,7 +241,7 @@ def _drive(
         listener = LoadListener(job.profile.name, job.index, schedule.duration_s, watch, scraper, view)
         with observers_first():
             load = run_load(
-                _load_plan(job, journal, endpoint, directory),
+                load_plan(job.profile, job.index, journal, endpoint, directory),
                 on_event=listener,
                 should_stop=lambda: _look(listener, limit),
             )
@@ -284,37 +284,6 @@ def _answered_until(directory: Path) -> float | None:
 def _measured_span(schedule: Schedule) -> tuple[float, float]:
     measured = [phase for phase in schedule.phases if phase.measured]
     return (measured[0].start_s, measured[-1].end_s) if measured else (0.0, schedule.duration_s)
-
-
-def _load_plan(job: RoundJob, journal: Journal, endpoint: Endpoint, directory: Path) -> LoadPlan:
-    return LoadPlan(
-        schedule=journal.run.schedule_path(job.index).resolve(),
-        out=directory.resolve(),
-        arm=job.profile.name,
-        round=job.index,
-        base_url=endpoint.base_url,
-        model=endpoint.model,
-        token_id_range=endpoint.token_id_range,
-        words=endpoint.words,
-        extra_prompt_tokens=endpoint.extra_prompt_tokens,
-        api_key_env=endpoint.api_key_env,
-        extra_body=endpoint.extra_body,
-        past_secondary=_past_secondary(job, journal, endpoint),
-        crew=journal.manifest.crew,
-    )
-
-
-def _past_secondary(job: RoundJob, journal: Journal, endpoint: Endpoint) -> dict[str, object] | None:
-    """What a held out request says where the arm has a tier behind the host. NotSupportedYetError when its engine
-    takes no such thing."""
-    if not journal.manifest.workload.tier_holdout or job.profile.tiers.disk is None:
-        return None
-    if endpoint.past_secondary is None:
-        raise NotSupportedYetError(
-            f"tier_holdout on {job.profile.name}: its server takes no wish of a request to go past a tier",
-            do="leave tier_holdout out, or use a server of vLLM with its native offloading",
-        )
-    return endpoint.past_secondary
 
 
 def _record(

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from kvbench.access import request_headers, trust
 from kvbench.engine.base import Effective, Endpoint, EngineState, Launch, Progress
 from kvbench.engine.processes import descendants, listeners
 from kvbench.engine.proof import Seen, ask_server, check_version, compare
@@ -19,7 +20,7 @@ from kvbench.engine.vllm import EXTRA_BODY, PAST_SECONDARY
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
 
-__all__ = ["AttachedEngine", "authorization", "endpoint_of"]
+__all__ = ["AttachedEngine", "endpoint_of"]
 
 DEFAULT_TOKEN_IDS = (32, 255)
 """Where the vocabulary is unknown; the profile file format says so."""
@@ -43,7 +44,8 @@ def endpoint_of(profile: Profile, *, takes_vllm_fields: bool) -> Endpoint:
         metrics_url=spec.metrics_url or f"{base}/metrics",
         model=profile.served_name,
         token_id_range=spec.token_id_range or DEFAULT_TOKEN_IDS,
-        api_key_env=spec.api_key_env,
+        access=spec.access,
+        api=spec.api,
         extra_body=dict(EXTRA_BODY) if takes_vllm_fields else {},
         past_secondary=dict(PAST_SECONDARY) if takes_vllm_fields else None,
     )
@@ -58,11 +60,17 @@ class AttachedEngine:
         self._profile = profile
         self._label = launch.label
         self._endpoint = endpoint_of(profile, takes_vllm_fields=False)
-        self._headers = authorization(profile)
+        self._headers = request_headers(profile.engine.access)
+        self._trust = trust(profile.engine.access)
+        self._unknown: tuple[str, ...] = ()
 
     def _client(self, timeout_s: float = 10.0) -> httpx.Client:
         return httpx.Client(
-            base_url=self._endpoint.base_url, headers=self._headers, trust_env=False, timeout=timeout_s
+            base_url=self._endpoint.base_url,
+            headers=self._headers,
+            verify=self._trust,
+            trust_env=False,
+            timeout=timeout_s,
         )
 
     def start(self, progress: Progress) -> Endpoint:
@@ -74,7 +82,8 @@ class AttachedEngine:
         check_version(self._profile, seen.version)
         self._check_model(seen)
         self._endpoint = endpoint_of(self._profile, takes_vllm_fields=_is_vllm(seen))
-        if self._profile.engine.tokenizer is not None or not (_is_vllm(seen) or self._takes_ids()):
+        spec = self._profile.engine
+        if spec.api == "chat" or spec.tokenizer is not None or not (_is_vllm(seen) or self._takes_ids()):
             self._send_text(progress)
         return self._endpoint
 
@@ -82,12 +91,16 @@ class AttachedEngine:
         """Find words of one token each to write prompts with; InputError when that cannot be done."""
         progress(f"{self._label}: finding words to write prompts of an exact length with")
         with self._client(timeout_s=60.0) as client:
-            found = find_text_prompts(client, self._endpoint.model, self._profile.engine.tokenizer)
+            spec = self._profile.engine
+            found = find_text_prompts(client, self._endpoint.model, spec.tokenizer, spec.api)
+        self._unknown = found.unknown
         self._endpoint = replace(
             self._endpoint,
             token_id_range=(0, len(found.words) - 1),
             words=found.words,
+            opening=found.opening,
             extra_prompt_tokens=found.extra_tokens,
+            extra_tokens_behind=found.tokens_behind,
         )
 
     def _takes_ids(self) -> bool:
@@ -108,9 +121,12 @@ class AttachedEngine:
         except httpx.TimeoutException:
             raise EngineError(f"the server at {url} takes the connection but does not answer in 10 s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
+            unknown_authority = "CERTIFICATE_VERIFY_FAILED" in str(error)
             raise EngineError(
                 f"nothing answers at {url}: {error or type(error).__name__}",
-                do="start the server, or correct engine.base_url",
+                do="name the authority that signed its certificate in engine.ca_file"
+                if unknown_authority
+                else "start the server, or correct engine.base_url",
             ) from None
         status = answer.status_code
         if answer.is_redirect:
@@ -125,7 +141,8 @@ class AttachedEngine:
             )
         if status in (401, 403):
             raise InputError(
-                f"the server at {url} refuses the request ({status})", do="name the key's variable in api_key_env"
+                f"the server at {url} refuses the request ({status})",
+                do="name the key's variable in api_key_env, or in headers",
             )
 
     def _check_model(self, seen: Seen) -> None:
@@ -147,7 +164,8 @@ class AttachedEngine:
     def effective(self) -> Effective:
         """What the server lets see; the tiers of the profile only declare what it is believed to have."""
         with self._client() as client:
-            return compare(self._profile, ask_server(client, self._endpoint.metrics_url))
+            found = compare(self._profile, ask_server(client, self._endpoint.metrics_url))
+        return replace(found, unknown=(*found.unknown, *self._unknown))
 
     def state(self) -> EngineState:
         """Whether `/health` answers; its processes when it runs on this host."""
@@ -175,21 +193,6 @@ class AttachedEngine:
 
     def stop(self) -> None:
         """Nothing: it was running before and goes on."""
-
-
-def authorization(profile: Profile) -> dict[str, str]:
-    """The header that carries the key; InputError when the variable that should hold it does not."""
-    name = profile.engine.api_key_env
-    if name is None:
-        return {}
-    key = os.environ.get(name)
-    if not key:
-        raise InputError(f"engine.api_key_env: the environment has no {name}", do=f"export {name}=...")
-    if not key.isascii() or not key.isprintable():
-        raise InputError(
-            f"engine.api_key_env: {name} holds what no HTTP header can carry", do="look for a line break in it"
-        )
-    return {"Authorization": f"Bearer {key}"}
 
 
 def _is_vllm(seen: Seen) -> bool:

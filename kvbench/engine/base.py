@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from kvbench.spec.access import NO_ACCESS, Access, Api
+
 __all__ = ["Effective", "Endpoint", "Engine", "EngineState", "KvEventTarget", "Launch", "Progress", "Rendered"]
 
 Progress = Callable[[str], None]
@@ -38,13 +40,18 @@ class Endpoint:
     model: str
     token_id_range: tuple[int, int]
     """Inclusive range of token ids that prompts are made of."""
-    api_key_env: str | None = None
+    access: Access = NO_ACCESS
+    api: Api = "completions"
     extra_body: dict[str, object] = field(default_factory=dict)
     """Fields that this kind of engine takes with a completion, such as `ignore_eos` and `return_token_ids`."""
     words: tuple[str, ...] = ()
     """For servers that take only text: word k stands for token number k, and `token_id_range` counts these."""
+    opening: str = ""
+    """What every such prompt begins with; its tokens are among `extra_prompt_tokens`."""
     extra_prompt_tokens: int = 0
     """Tokens that such a server puts in front of a prompt by itself."""
+    extra_tokens_behind: int = 0
+    """Those that it puts behind."""
     past_secondary: dict[str, object] | None = None
     """Further fields that send a completion past the tiers behind the host; None: no such thing is known here."""
 

@@ -1,7 +1,8 @@
 """Prompts for servers that take only text: words of exactly one token each, whatever stands beside them.
 
 The words are found with the server's own `/tokenize` and `/detokenize`, or in a local tokenizer.json; in both cases
-the server's count of prompt tokens has to agree. Token number k of a prompt then is word k.
+the server's count of prompt tokens has to agree. Token number k of a prompt then is word k. What a chat template
+puts around a text is the same for every text, and is taken out of the planned tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ import httpx
 from kvbench.engine.common_words import COMMON_WORDS
 from kvbench.errors import InputError
 from kvbench.load.outcome import encodable
+from kvbench.load.target import ROUTES
+from kvbench.spec.access import Api
 
-__all__ = ["TextPrompts", "find_text_prompts"]
+__all__ = ["OPENING", "TextPrompts", "find_text_prompts", "sides"]
+
+OPENING = "A"
+"""What the text of a chat begins with. Many templates strip its ends, and a word without the space before it may be
+of other tokens; so no word stands there."""
 
 FEWEST, MOST = 16, 256
 """As many words as make equal blocks by chance impossible; as many as ids are used where ids are taken."""
@@ -33,6 +40,8 @@ _TOGETHER = 16
 _WORD = re.compile(r" [A-Za-z]{1,12}")
 _SPACES = str.maketrans({"Ġ": " ", "▁": " "})
 """How byte-level vocabularies and SentencePiece write a space."""
+_MOST_EXTRA: dict[Api, int] = {"completions": FEWEST, "chat": 4096}
+"""More than this around a text is a wrong count; templates may hold a system prompt."""
 _CHECKED = (3, 400)
 """Random texts, and words in each, that must have one token a word."""
 
@@ -43,10 +52,18 @@ class TextPrompts:
 
     words: tuple[str, ...]
     extra_tokens: int
-    """Tokens that the server itself puts in front of a prompt, such as a begin mark."""
+    """Tokens in front of the words: what the server itself puts there, such as a begin mark, and the opening's."""
+    opening: str = ""
+    """Every text begins with it."""
+    tokens_behind: int = 0
+    """Tokens that the server puts behind."""
+    unknown: tuple[str, ...] = ()
+    """What could not be found out, as sentences."""
 
 
-def find_text_prompts(client: httpx.Client, model: str, tokenizer: Path | None) -> TextPrompts:
+def find_text_prompts(
+    client: httpx.Client, model: str, tokenizer: Path | None, api: Api = "completions"
+) -> TextPrompts:
     """Find the words and prove them. InputError says what is missing and what to do."""
     words = _words_of_server(client, model) if tokenizer is None else _words_of(_vocabulary(tokenizer))
     if len(words) < FEWEST:
@@ -54,7 +71,59 @@ def find_text_prompts(client: httpx.Client, model: str, tokenizer: Path | None) 
             f"only {len(words)} words of one token each were found for {model}; prompts that differ need {FEWEST}",
             do="name the model's tokenizer.json as engine.tokenizer",
         )
-    return TextPrompts(tuple(words), _extra_tokens(client, model, words))
+    if api == "completions":
+        return TextPrompts(tuple(words), _extra_tokens(client, model, words))
+    return _through_chat(client, model, words)
+
+
+def _through_chat(client: httpx.Client, model: str, words: Sequence[str]) -> TextPrompts:
+    added = _extra_tokens(client, model, words, "chat")
+    around = _around(client, model, words)
+    if around is not None and sum(around) == added:
+        return TextPrompts(tuple(words), around[0], OPENING, around[1])
+    return TextPrompts(
+        tuple(words),
+        added,
+        OPENING,
+        unknown=(
+            f"how many of the {added} tokens of the chat template stand in front is not known, so shared prefixes "
+            f"may be up to {added} tokens shorter than planned",
+        ),
+    )
+
+
+def _around(client: httpx.Client, model: str, words: Sequence[str]) -> tuple[int, int] | None:
+    """Tokens in front of the words of a message and behind them; None when the server does not tell."""
+    texts = (words[:FEWEST], words[FEWEST - 1 :: -1])
+    first, second = (_chat_ids(client, model, OPENING + "".join(text)) for text in texts)
+    return None if first is None or second is None else sides(first, second, FEWEST)
+
+
+def _chat_ids(client: httpx.Client, model: str, text: str) -> list[int] | None:
+    body: dict[str, object] = {"model": model, "messages": _message_of(text)}
+    try:
+        answer = client.post("/tokenize", json=body)
+        tokens = answer.json()["tokens"] if answer.status_code == 200 else None
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None
+    return tokens if isinstance(tokens, list) else None
+
+
+def sides(first: Sequence[int], second: Sequence[int], middle: int) -> tuple[int, int] | None:
+    """How many tokens two prompts have in common at their beginning and at their end, where between these there are
+    `middle` tokens that begin and end differently. None: they are not of that form."""
+    if len(first) != len(second):
+        return None
+    same = [here == there for here, there in zip(first, second, strict=True)]
+    if all(same):
+        return None
+    front, behind = same.index(False), same[::-1].index(False)
+    return (front, behind) if front + middle + behind == len(first) else None
+
+
+def _message_of(text: str) -> list[dict[str, str]]:
+    """The messages of a chat with this text alone."""
+    return [{"role": "user", "content": text}]
 
 
 def _vocabulary(path: Path) -> list[str]:
@@ -146,23 +215,27 @@ def _post(client: httpx.Client, path: str, body: dict[str, object]) -> dict[str,
     return content if isinstance(content, dict) else None
 
 
-def _extra_tokens(client: httpx.Client, model: str, words: Sequence[str]) -> int:
+def _extra_tokens(client: httpx.Client, model: str, words: Sequence[str], api: Api = "completions") -> int:
     """What the server counts beyond the words; InputError when that is not the same for every text."""
     seen = []
     texts = (words[:FEWEST], words, words[::-1])
     for text in texts:
-        body = {"model": model, "prompt": "".join(text), "max_tokens": 1, "temperature": 0}
+        written = "".join(text)
+        prompt = {"messages": _message_of(OPENING + written)} if api == "chat" else {"prompt": written}
+        body = {"model": model, **prompt, "max_tokens": 1, "temperature": 0}
         try:
-            answer = client.post("/v1/completions", json=body, timeout=60.0)
+            answer = client.post(ROUTES[api], json=body, timeout=60.0)
+            if answer.status_code != 200:
+                raise ValueError(f"{answer.status_code} {answer.text}")
             counted = answer.json()["usage"]["prompt_tokens"]
             seen.append(int(counted) - len(text))
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"the server at {client.base_url} does not say how many tokens a text has: "
                 f"{encodable(str(error))[:200] or type(error).__name__}",
-                do="attach to a server whose completions carry usage",
+                do=f"attach to a server whose answers at {ROUTES[api]} carry usage",
             ) from None
-    if len(set(seen)) > 1 or not 0 <= seen[0] < FEWEST:
+    if len(set(seen)) > 1 or not 0 <= seen[0] < _MOST_EXTRA[api]:
         shown = ", ".join(f"{len(text)} as {len(text) + extra}" for text, extra in zip(texts, seen, strict=True))
         raise InputError(
             f"words that should be one token each are counted otherwise by the server: {shown}",

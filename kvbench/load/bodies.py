@@ -1,4 +1,4 @@
-"""Request bodies: prompts as token ids and the fields around them, made before their time."""
+"""Request bodies: prompts as token ids or as text, and the fields around them, made before their time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.load.plan import LoadPlan
+from kvbench.spec.access import Api
 from kvbench.workload.prompts import Ids, PromptWriter, prompt_digest, text_digest
 from kvbench.workload.schedule import Segment
 
@@ -20,6 +21,13 @@ Piece = Segment | tuple[int, ...]
 
 KEPT_BYTES = 64 * 2**20
 """Token ids of segments that are kept for the next request that begins with them; 16 million tokens."""
+
+
+_PROMPT_IN: dict[Api, tuple[bytes, bytes]] = {
+    "completions": (b', "prompt": ', b""),
+    "chat": (b', "messages": [{"role": "user", "content": ', b"}]"),
+}
+"""What stands before and behind the prompt, by route."""
 
 
 class Body:
@@ -34,13 +42,15 @@ class Body:
 
 
 class Bodies:
-    """Makes the body of `POST /v1/completions` for any prompt of one round."""
+    """Makes the body of a completion, or of a chat with one message, for any prompt of one round."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self._prompts = PromptWriter(plan.token_id_range)
-        self._before = json.dumps({"model": plan.model})[:-1].encode() + b', "prompt": '
+        before, self._behind = _PROMPT_IN[plan.api]
+        self._before = json.dumps({"model": plan.model})[:-1].encode() + before
         self._words = np.array(plan.words, object) if plan.words else None
-        self._extra_tokens = plan.extra_prompt_tokens
+        self._opening = plan.opening
+        self._tokens_before, self._tokens_behind = plan.extra_prompt_tokens, plan.extra_tokens_behind
         self._extra = plan.extra_body
         self._past_secondary = plan.past_secondary or {}
         self._after: dict[tuple[int, bool], bytes] = {}
@@ -54,13 +64,19 @@ class Bodies:
         ]
         ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
         prompt = self._prompts.ids_json(ids) if self._words is None else self._text(ids, self._words)
-        content = self._before + prompt + self._fields(output_tokens, holdout)
+        content = self._before + prompt + self._behind + self._fields(output_tokens, holdout)
         return Body(content, len(ids), prompt_digest(ids) if self._words is None else text_digest(prompt))
 
     def _text(self, ids: Ids, words: NDArray[np.object_]) -> bytes:
-        """A JSON string with a word for every token but those that the server puts in front."""
-        written = ids[min(self._extra_tokens, len(ids) - 1) :]
-        return json.dumps("".join(words[written])).encode()
+        """A JSON string with a word for every token but those that the server puts around it; one word at least."""
+        first = min(self._tokens_before, len(ids) - 1)
+        written = ids[first : max(len(ids) - self._tokens_behind, first + 1)]
+        return json.dumps(self._opening + "".join(words[written])).encode()
+
+    def whole(self, pieces: Sequence[Segment]) -> tuple[Segment, ...]:
+        """`pieces`, and behind them as many tokens as the server's own take the place of: all content is sent."""
+        behind = self._tokens_behind
+        return (*pieces, Segment(-1 - pieces[-1].identity, behind)) if behind else tuple(pieces)
 
     def _segment(self, segment: Segment) -> Ids:
         ids = self._kept.get(segment)

@@ -10,23 +10,21 @@ from __future__ import annotations
 import heapq
 import os
 import select
-import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable
 from operator import call
 from time import monotonic_ns
-from urllib.parse import urlsplit
 
-from kvbench.errors import InputError, LoadError
+from kvbench.errors import LoadError
 from kvbench.load.clock import Clock
-from kvbench.load.connection import STREAM_READ_BYTES, Address, Connection
+from kvbench.load.connection import STREAM_READ_BYTES, Connection
 from kvbench.load.exchange import Exchange
 from kvbench.load.framing import SHORTEST
 from kvbench.load.outcome import Failure
+from kvbench.load.target import Target
 
-__all__ = ["Client", "Target"]
+__all__ = ["Client"]
 
 EXACT_WAIT_NS = 3_000_000
 """epoll rounds its timeout up to a millisecond; the last stretch before something is due is waited for by select,
@@ -45,47 +43,6 @@ GATHER_PER_ANSWER_NS = 10_000
 """When sockets become ready faster than this, the next look at them comes no sooner, so that it finds several:
 10 us for each answer under way, at most 2 ms. Arrival times are the kernel's, so nothing is lost but wake-ups; one
 answer's tokens come further apart."""
-
-
-class Target:
-    """The server's address, resolved once, and the head that every request to it has."""
-
-    def __init__(self, base_url: str, *, api_key: str | None = None, tls: ssl.SSLContext | None = None) -> None:
-        """`base_url` as in a profile, with or without `/v1`. InputError for a URL or a host name that is wrong."""
-        try:
-            parts = urlsplit(base_url)
-            port = parts.port
-        except ValueError as error:
-            raise InputError(f"base_url {base_url!r} is not a URL: {error}") from error
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(
-                f"base_url {base_url!r} is not an http(s) URL", do="write it as http://HOST:PORT, without /v1"
-            )
-        if not f"{base_url}{api_key or ''}".isascii() or not f"{base_url}{api_key or ''}".isprintable():
-            raise InputError("base_url and the API key may only have printable ASCII characters")
-        context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
-        self.addresses = _resolve(parts.hostname, port or (443 if context else 80), context)
-        path = parts.path.rstrip("/").removesuffix("/v1")
-        authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-        self._head = (
-            f"POST {path}/v1/completions HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n"
-            f"{authorization}Content-Type: application/json\r\nAccept: text/event-stream\r\n"
-            "Accept-Encoding: identity\r\nUser-Agent: kvbench\r\nContent-Length: "
-        ).encode("latin-1")
-
-    def message(self, name: str, body: bytes) -> bytes:
-        """The whole request, head and body; `name` goes with it as X-Request-Id."""
-        return b"%s%d\r\nX-Request-Id: %s\r\n\r\n%s" % (self._head, len(body), name.encode("ascii"), body)
-
-
-def _resolve(host: str, port: int, tls: ssl.SSLContext | None) -> list[Address]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise InputError(
-            f"the server's host name {host!r} cannot be resolved: {error.strerror}", do="check base_url"
-        ) from error
-    return [Address(family, sockaddr, tls, host) for family, _, _, _, sockaddr in found]
 
 
 class Client:

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvbench.errors import InputError
+from kvbench.spec.access import NO_ACCESS, Access, Api
 from kvbench.spec.crew import Crew
 
 __all__ = ["LoadPlan", "read_plan"]
@@ -26,13 +27,19 @@ class LoadPlan(BaseModel):
     base_url: str
     model: str
     token_id_range: tuple[int, int]
-    api_key_env: str | None = None
+    access: Access = NO_ACCESS
+    """What every request carries; each worker reads secrets from its own environment."""
+    api: Api = "completions"
     extra_body: dict[str, object] = Field(default_factory=dict)
     """Further fields of every completion. `"min_tokens": "output"` stands for the output length of each request."""
     words: tuple[str, ...] = ()
     """Prompts are sent as text: word k stands for token number k. Empty: as token ids."""
+    opening: str = ""
+    """Every text begins with it; its tokens are among `extra_prompt_tokens`."""
     extra_prompt_tokens: int = 0
     """Tokens that the server puts in front of a text by itself; they count as part of the prompt."""
+    extra_tokens_behind: int = 0
+    """The same behind a text, as chat templates do."""
     past_secondary: dict[str, object] | None = None
     """Further fields of a request that is held out; None: this arm has no tier to hold it out of."""
     drain_s: float = 30.0

@@ -145,7 +145,7 @@ class Player:
             if self._stopping:
                 return
             now_ns = self._clock.now_ns()
-            turn = Turn(request, self._rows.seconds(now_ns), "previous turn", request.segments)
+            turn = Turn(request, self._rows.seconds(now_ns), "previous turn", self._bodies.whole(request.segments))
             self._send(turn, now_ns)
             while self._running or self._desk:
                 self._look(0 if self._desk else TICK_NS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 from collections.abc import Callable
@@ -10,13 +9,13 @@ from importlib.abc import MetaPathFinder
 
 import pyarrow as pa
 
-from kvbench.errors import InputError
-from kvbench.load.client import Client, Target
+from kvbench.load.client import Client
 from kvbench.load.clock import Clock
 from kvbench.load.plan import LoadPlan
 from kvbench.load.player import Player
 from kvbench.load.precedence import take_precedence
 from kvbench.load.recorder import Recorder
+from kvbench.load.target import Target
 from kvbench.load.users import Share
 from kvbench.workload.schedule import Schedule
 
@@ -46,9 +45,9 @@ def prepare_player(
     shipped: Callable[[str, pa.Buffer], None] | None = None,
 ) -> tuple[Player, Recorder]:
     """A player of `schedule`, assigned to `share`, and the recorder it writes to. InputError for the server's
-    address or key. `begin` and `shipped` as in Player and Recorder."""
+    address, its headers or its authority. `begin` and `shipped` as in Player and Recorder."""
     clock = Clock()
-    target = Target(plan.base_url, api_key=_api_key(plan))
+    target = Target.of(plan.base_url, plan.api, plan.access)
     recorder = Recorder(plan.out, shipped=shipped)
     player = Player(
         schedule,
@@ -84,12 +83,3 @@ def _allow_many_connections() -> None:
     """Open loop: every request may need a connection of its own."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _api_key(plan: LoadPlan) -> str | None:
-    if plan.api_key_env is None:
-        return None
-    key = os.environ.get(plan.api_key_env)
-    if not key:
-        raise InputError(f"the environment variable {plan.api_key_env} (api_key_env) is not set")
-    return key

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 
+from kvbench.access import request_headers, trust
 from kvbench.observe.attempts import Attempt, Result
 from kvbench.observe.exposition import looks_like_exposition
 from kvbench.observe.iteration_stats import looks_like_iteration_stats
+from kvbench.spec.access import NO_ACCESS, Access
 
 __all__ = ["Fetched", "client", "fetch"]
 
@@ -29,13 +32,28 @@ class Fetched:
     error: str = ""
 
 
-def client(timeout_s: float, api_key_env: str | None) -> httpx.Client:
-    """A client that keeps its connection, for one thread; the caller closes it."""
-    key = os.environ.get(api_key_env) if api_key_env else None
-    headers = {"Accept": "text/plain;version=0.0.4;q=1, */*;q=0.1"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    return httpx.Client(timeout=timeout_s, headers=headers, trust_env=False, follow_redirects=True)
+def client(timeout_s: float, access: Access = NO_ACCESS) -> httpx.Client:
+    """A client that keeps its connection, for one thread; the caller closes it. InputError as `kvbench.access`."""
+    headers = {"Accept": "text/plain;version=0.0.4;q=1, */*;q=0.1"} | request_headers(access)
+    return httpx.Client(
+        timeout=timeout_s,
+        headers=headers,
+        verify=trust(access),
+        trust_env=False,
+        follow_redirects=True,
+        event_hooks={"request": [partial(_stay_at_home, [*access.headers])]},
+    )
+
+
+def _stay_at_home(names: Sequence[str], request: httpx.Request) -> None:
+    """Headers of these names are for the server that was asked, not for one that it redirects to.
+
+    httpx itself holds back `Authorization` alone. Extensions go along from a request to those that follow it.
+    """
+    where = (request.url.scheme, request.url.host, request.url.port)
+    if request.extensions.setdefault("kvbench.asked", where) != where:
+        for name in names:
+            request.headers.pop(name, None)
 
 
 def fetch(http: httpx.Client, url: str, timeout_s: float) -> Fetched:

@@ -25,6 +25,7 @@ from kvbench.observe.metric_table import PROCESS_START
 from kvbench.observe.raw import RAW_NAME, append_scrape, read_scrapes
 from kvbench.observe.rows import metric_rows
 from kvbench.record.atomic import write_table
+from kvbench.spec.access import NO_ACCESS, Access
 
 __all__ = ["PERIOD_S", "Scraper", "scrape_once"]
 
@@ -54,12 +55,12 @@ _LIVE = frozenset(
 )
 
 
-def scrape_once(url: str, *, api_key_env: str | None = None, timeout_s: float = TIMEOUT_S) -> dict[str, float]:
+def scrape_once(url: str, *, access: Access = NO_ACCESS, timeout_s: float = TIMEOUT_S) -> dict[str, float]:
     """Canonical counters and gauges by name, summed over labels; empty when the server exposes none.
 
     Iteration records that are asked for here are seen by nobody else.
     """
-    with client(timeout_s, api_key_env) as http:
+    with client(timeout_s, access) as http:
         fetched = fetch(http, url, timeout_s)
     if looks_like_iteration_stats(fetched.text):
         records = IterationStats()
@@ -76,7 +77,7 @@ class Scraper:
         url: str,
         directory: Path,
         *,
-        api_key_env: str | None = None,
+        access: Access = NO_ACCESS,
         period_s: float = PERIOD_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
@@ -84,7 +85,7 @@ class Scraper:
         self._url = url
         self._directory = directory
         self._raw = directory / RAW_NAME
-        self._http = client(timeout_s, api_key_env)
+        self._http = client(timeout_s, access)
         self._period_s = period_s
         self._timeout_s = timeout_s
         self._attempts: list[Attempt] = []

@@ -26,7 +26,7 @@ class Counters:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._url = endpoint.metrics_url
-        self._http: httpx.Client = client(TIMEOUT_S, endpoint.api_key_env)
+        self._http: httpx.Client = client(TIMEOUT_S, endpoint.access)
 
     def close(self) -> None:
         """Close the connection."""

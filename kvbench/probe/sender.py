@@ -5,21 +5,21 @@ Uses the streaming client of the load driver on the calling thread. Times in sec
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.engine.base import Endpoint
-from kvbench.errors import InputError, LoadError
+from kvbench.errors import LoadError
 from kvbench.load.bodies import Bodies
-from kvbench.load.client import Client, Target
+from kvbench.load.client import Client
 from kvbench.load.clock import Clock
 from kvbench.load.exchange import Exchange
 from kvbench.load.outcome import Failure
 from kvbench.load.plan import LoadPlan
 from kvbench.load.stream import Completion, CompletionReader
+from kvbench.load.target import Target
 from kvbench.probe.setting import OUTPUT_TOKENS, SUFFIX_TOKENS
 from kvbench.workload.randomness import Identities, Stream
 from kvbench.workload.schedule import Segment
@@ -31,6 +31,7 @@ LOOK_S = 0.1
 """At most so long is slept without looking whether a signal has come."""
 _PROBE, _BACKGROUND, _NUDGE = 1, 2, 3
 NUDGE_TOKENS = 4
+"""Beside those that the server puts around a text."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,13 @@ class Sender:
     """One connection pool to one endpoint. `close` it."""
 
     def __init__(self, endpoint: Endpoint, seed: int) -> None:
-        key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
-        if endpoint.api_key_env and not key:
-            raise InputError(f"the environment variable {endpoint.api_key_env} (api_key_env) is not set")
         self._bodies = Bodies(_plan(endpoint))
         self._identities = Identities(seed, "probe")
         self._gaps = Stream(seed, "probe", "background")
         self._clock = Clock()
-        self._client = Client(Target(endpoint.base_url, api_key=key), self._clock, self._on_over)
+        target = Target.of(endpoint.base_url, endpoint.api, endpoint.access)
+        self._client = Client(target, self._clock, self._on_over)
+        self._nudge_tokens = NUDGE_TOKENS + endpoint.extra_prompt_tokens + endpoint.extra_tokens_behind
         self._count = 0
         self._ours: set[int] = set()
         self.background: Background | None = None
@@ -103,7 +103,7 @@ class Sender:
     def nudge(self) -> None:
         """A prompt too short to be kept. Engines begin to store the blocks of a step in the next one, if any."""
         self._count += 1
-        self._ask((Segment(self._identities(_NUDGE, self._count), NUDGE_TOKENS),), 1)
+        self._ask((Segment(self._identities(_NUDGE, self._count), self._nudge_tokens),), 1)
 
     def wait(self, seconds: float) -> None:
         """Let time pass; the background load goes on."""
@@ -178,8 +178,11 @@ def _plan(endpoint: Endpoint) -> LoadPlan:
         base_url=endpoint.base_url,
         model=endpoint.model,
         token_id_range=endpoint.token_id_range,
+        api=endpoint.api,
         words=endpoint.words,
+        opening=endpoint.opening,
         extra_prompt_tokens=endpoint.extra_prompt_tokens,
+        extra_tokens_behind=endpoint.extra_tokens_behind,
         extra_body=endpoint.extra_body,
     )
 

@@ -18,7 +18,10 @@ from kvbench.spec.workload import Workload
 __all__ = ["check_experiment", "differences", "named_differences", "tier_differences"]
 
 # They change when and where an engine is reached, not what it does; what is injected stands for faults of its own.
-_MAY_DIFFER = ("base_url", "metrics_url", "api_key_env", "served_name", "ready_timeout", "inject")
+_MAY_DIFFER = (
+    *("base_url", "metrics_url", "api_key_env", "headers", "ca_file", "served_name", "ready_timeout"),
+    "inject",
+)
 
 
 def check_experiment(experiment: Experiment) -> list[str]:

@@ -5,11 +5,12 @@ Each check yields (path of the key at fault, one sentence with the remedy). Sour
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kvbench.spec.access import header_problems
 from kvbench.spec.document import KeyPath
+from kvbench.spec.secret_names import variable_looks_secret
 from kvbench.spec.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -42,10 +43,6 @@ _NOT_OF_LMCACHE = {
 }
 """Settings of vLLM's own offloading, and of kvbench's stand-in for it."""
 
-_SECRET_NAME = re.compile(
-    r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE|SECRET)_?KEY)$", re.IGNORECASE
-)
-"""Names of environment variables that hold what nobody may read."""
 LMCACHE_CHUNK_TOKENS = 256
 """What LMCache keeps as one where the profile does not say."""
 
@@ -132,11 +129,16 @@ def _attached(engine: EngineSpec) -> Iterator[Problem]:
                 ("engine", key),
                 "an attached server is started by somebody else, so this has no effect; leave it out",
             )
+    for name, text in header_problems(engine.headers, engine.api_key_env):
+        yield ("engine", "headers", name), text
+    addresses = [url for url in (engine.base_url, engine.metrics_url) if url is not None]
+    if engine.ca_file is not None and not any(url.startswith("https:") for url in addresses):
+        yield ("engine", "ca_file"), "vouches for a server at https://, and this one is reached without TLS"
 
 
 def _launched(engine: EngineSpec) -> Iterator[Problem]:
-    for key in ("base_url", "metrics_url", "api_key_env", "tokenizer"):
-        if getattr(engine, key) is not None:
+    for key in ("base_url", "metrics_url", "api_key_env", "headers", "ca_file", "api", "tokenizer"):
+        if getattr(engine, key) not in (None, {}, "completions"):
             yield ("engine", key), f"belongs to kind: attached; kind {engine.kind} is started by kvbench"
     given = [key for key in ("environment", "image", "command") if getattr(engine, key) is not None]
     if len(given) > 1:
@@ -204,7 +206,7 @@ def _args(engine: EngineSpec) -> Iterator[Problem]:
 
 def _env(engine: EngineSpec) -> Iterator[Problem]:
     for name in engine.env:
-        if _SECRET_NAME.search(name):
+        if variable_looks_secret(name):
             passed = "name it under engine.container.env_from" if engine.image else "engines inherit it"
             yield (
                 ("engine", "env", name),

@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
+from kvbench.spec.access import Access, Api, EnvName, Headers, bare_text
 from kvbench.spec.container import ContainerSpec
 from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.fitness import misfits
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
-from kvbench.spec.paths import with_known_home
+from kvbench.spec.paths import UserPath, with_known_home
 from kvbench.spec.quantity import Bandwidth, ByteSize, Fraction, PositiveSeconds, Whole
 from kvbench.spec.secondary import Backpressure, SecondaryTier
 
@@ -60,14 +61,6 @@ FlagValue = Annotated[
 ]
 
 
-def _env_text(value: object) -> object:
-    """Environment variables are text; numbers may be written bare."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-
 def check_address(value: str, named_in: str = "api_key_env") -> None:
     """ValueError for what no server can be reached at, and for secrets in an address.
 
@@ -100,11 +93,17 @@ class EngineSpec(SpecModel):
     served_name: str | None = None
     args: dict[str, FlagValue] = Field(default_factory=dict)
     """Flag (without leading dashes, spelled as the engine's help does) → value."""
-    env: dict[EnvName, Annotated[str, BeforeValidator(_env_text)]] = Field(default_factory=dict)
+    env: dict[EnvName, Annotated[str, BeforeValidator(bare_text)]] = Field(default_factory=dict)
     ready_timeout: PositiveSeconds = 600.0
     base_url: str | None = None
     metrics_url: str | None = None
     api_key_env: EnvName | None = None
+    headers: Headers = Field(default_factory=dict)
+    """Attached servers: sent with every request, of the load and of everything that looks at the server."""
+    ca_file: UserPath | None = None
+    """Attached servers: PEM file of the authority that signed the certificate; default: the system's."""
+    api: Api = "completions"
+    """Attached servers: where prompts are sent. `chat` puts each into one user message."""
     token_id_range: tuple[Whole, Whole] | None = None
     tokenizer: Path | None = None
     """Attached servers that take only text: the served model's tokenizer.json, where the server has no
@@ -127,6 +126,11 @@ class EngineSpec(SpecModel):
         if value is not None and ("?" in value or "#" in value):
             raise ValueError(f"expected a server's address such as http://127.0.0.1:8000, got {value!r}")
         return value.rstrip("/").removesuffix("/v1").rstrip("/") if value else value
+
+    @property
+    def access(self) -> Access:
+        """What every request to an attached server carries and whom it trusts."""
+        return Access(api_key_env=self.api_key_env, headers=self.headers, ca_file=self.ca_file)
 
     @field_validator("token_id_range")
     @classmethod

@@ -204,7 +204,7 @@ def test_a_key_is_read_from_the_environment_and_sent_as_bearer(
 ) -> None:
     monkeypatch.setenv("SERVER_KEY", "s3cret")
     endpoint = attach(server.url, api_key_env="SERVER_KEY").start(quiet)
-    assert endpoint.api_key_env == "SERVER_KEY"
+    assert endpoint.access.api_key_env == "SERVER_KEY"
     assert {key for _, key in server.seen} == {"Bearer s3cret"}
     monkeypatch.delenv("SERVER_KEY")
     with pytest.raises(InputError, match="the environment has no SERVER_KEY"):

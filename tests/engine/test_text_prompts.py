@@ -36,7 +36,10 @@ def bodies(endpoint: Endpoint) -> Bodies:
             model=endpoint.model,
             token_id_range=endpoint.token_id_range,
             words=endpoint.words,
+            api=endpoint.api,
+            opening=endpoint.opening,
             extra_prompt_tokens=endpoint.extra_prompt_tokens,
+            extra_tokens_behind=endpoint.extra_tokens_behind,
         )
     )
 

@@ -11,11 +11,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvbench.load.client import Client, Target
+from kvbench.load.client import Client
 from kvbench.load.clock import Clock
 from kvbench.load.plan import LoadPlan
 from kvbench.load.player import Answered, Player
 from kvbench.load.recorder import Recorder
+from kvbench.load.target import Target
 from kvbench.workload.schedule import PhaseSpan, PlannedRequest, Schedule, Segment
 
 
@@ -96,7 +97,8 @@ def play(
     answered: list[Answered] = []
     clock = Clock()
     recorder = Recorder(out)
-    target = Target(url, api_key=api_key, tls=tls)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else None
+    target = Target(url, api=plan.api, headers=headers, tls=tls)
     player = Player(
         planned,
         plan,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gzip
 import socket
 import ssl
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from kvbench.errors import InputError
-from kvbench.load.client import Client, Target
+from kvbench.load.client import Client
 from kvbench.load.clock import Clock
 from kvbench.load.exchange import Exchange
+from kvbench.load.target import Target
 from kvbench.record.tables import REQUESTS, TOKENS
 from kvbench.workload.prompts import PromptWriter, prompt_digest
 from kvbench.workload.schedule import Segment
@@ -40,6 +40,7 @@ from tests.load.server import (
     token_event,
     usage_event,
 )
+from tests.standin.gateway import make_certificate
 
 
 def test_a_row_says_everything_about_a_request(tmp_path: Path) -> None:
@@ -308,16 +309,10 @@ def test_a_name_with_several_addresses_is_tried_to_its_end(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    make += ["-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"]
-    make += ["-addext", "subjectAltName=IP:127.0.0.1"]
     try:
-        subprocess.run(make, check=True, capture_output=True)
+        return make_certificate(tmp_path_factory.mktemp("tls"))
     except FileNotFoundError:
         pytest.skip("no openssl command to make a certificate with")
-    return key, cert
 
 
 def test_tls_keeps_the_kernels_receive_times(certificate: tuple[Path, Path], tmp_path: Path) -> None:
@@ -353,7 +348,7 @@ def test_a_wrong_url_is_told_at_once(url: str) -> None:
 
 def test_a_key_cannot_smuggle_in_a_header() -> None:
     with pytest.raises(InputError, match="printable"):
-        Target("http://127.0.0.1:1", api_key="a\r\nX-Evil: 1")
+        Target("http://127.0.0.1:1", headers={"Authorization": "Bearer a\r\nX-Evil: 1"})
 
 
 @pytest.mark.parametrize("how", ["looked at later", "deadline", "left", "the server closes"])

@@ -19,6 +19,7 @@ import pytest
 from kvbench.errors import InputError, LoadError
 from kvbench.load.recorder import read_part
 from kvbench.load.run import run_load
+from kvbench.spec.access import Access
 from kvbench.workload.schedule import Schedule, Segment
 from kvbench.workload.storage import write_schedule
 from tests.load.play import plan_for, request, schedule
@@ -191,7 +192,7 @@ def test_a_crash_is_told_with_the_drivers_own_words(tmp_path: Path) -> None:
 def test_a_missing_key_is_the_users_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KVBENCH_TEST_KEY", raising=False)
     write_schedule(steady(1, 0.05), tmp_path / "schedule.parquet")
-    plan = plan_for("http://127.0.0.1:1", tmp_path, api_key_env="KVBENCH_TEST_KEY")
+    plan = plan_for("http://127.0.0.1:1", tmp_path, access=Access(api_key_env="KVBENCH_TEST_KEY"))
     with pytest.raises(InputError, match="KVBENCH_TEST_KEY"):
         run_load(plan, on_event=lambda _: None, should_stop=never)
 
@@ -200,7 +201,7 @@ def test_the_key_is_sent_and_written_nowhere(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("KVBENCH_TEST_KEY", "s3cret-value")
     write_schedule(steady(2, 0.05), tmp_path / "schedule.parquet")
     with ScriptedServer(Normal()) as server:
-        plan = plan_for(server.url, tmp_path, api_key_env="KVBENCH_TEST_KEY")
+        plan = plan_for(server.url, tmp_path, access=Access(api_key_env="KVBENCH_TEST_KEY"))
         run_load(plan, on_event=lambda _: None, should_stop=never)
     assert "Authorization: Bearer s3cret-value" in server.requests[0].head
     assert all(b"s3cret-value" not in path.read_bytes() for path in tmp_path.iterdir())

@@ -21,6 +21,7 @@ from scipy.stats import ks_2samp
 from kvbench.errors import InputError, LoadError
 from kvbench.load.recorder import read_part
 from kvbench.load.run import LoadResult, run_load
+from kvbench.spec.access import Access
 from kvbench.spec.crew import Crew
 from kvbench.workload.schedule import Schedule
 from kvbench.workload.storage import write_schedule
@@ -350,5 +351,6 @@ class TestEnds:
 
     def test_a_missing_key_is_the_users_to_mend(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("KVBENCH_TEST_KEY", raising=False)
+        access = Access(api_key_env="KVBENCH_TEST_KEY")
         with pytest.raises(InputError, match=r"worker [01]: .*KVBENCH_TEST_KEY"):
-            play(steady(2, 0.05), "http://127.0.0.1:1", tmp_path, Crew(local=2), api_key_env="KVBENCH_TEST_KEY")
+            play(steady(2, 0.05), "http://127.0.0.1:1", tmp_path, Crew(local=2), access=access)

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.errors import RecordError
+from kvbench.errors import InputError, RecordError
 from kvbench.observe.attempts import Attempt, Result, summarise
 from kvbench.observe.fetch import Fetched, client, fetch
 from kvbench.observe.grid import beats
 from kvbench.observe.raw import RAW_NAME, read_scrapes
 from kvbench.observe.rows import metric_rows
 from kvbench.observe.scrape import Scraper, scrape_once
+from kvbench.spec.access import Access
 
 PERIOD_S = 0.05
 TIMEOUT_S = 0.3
@@ -147,7 +148,7 @@ def test_a_round_is_scraped_stored_raw_and_written_as_rows(server: Server, tmp_p
 )
 def test_what_a_server_answers_is_classified(server: Server, mode: str, result: Result) -> None:
     server.mode = mode
-    with client(TIMEOUT_S, None) as http:
+    with client(TIMEOUT_S) as http:
         fetched = fetch(http, url_of(server), TIMEOUT_S)
     assert fetched.attempt.result is result
     assert bool(fetched.text) == (result is Result.OK)
@@ -157,7 +158,7 @@ def test_what_a_server_answers_is_classified(server: Server, mode: str, result: 
 def test_nothing_that_listens_is_unreachable(server: Server) -> None:
     server.server_close()
     server.shutdown()
-    with client(TIMEOUT_S, None) as http:
+    with client(TIMEOUT_S) as http:
         assert fetch(http, url_of(server), TIMEOUT_S).attempt.result is Result.UNREACHABLE
         assert fetch(http, "nonsense://x", TIMEOUT_S).attempt.result is Result.UNREACHABLE
     assert scrape_once(url_of(server)) == {}
@@ -165,7 +166,7 @@ def test_nothing_that_listens_is_unreachable(server: Server) -> None:
 
 def test_an_endless_answer_is_not_metrics(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvbench.observe.fetch.MAX_BYTES", 100)
-    with client(TIMEOUT_S, None) as http:
+    with client(TIMEOUT_S) as http:
         assert fetch(http, url_of(server), TIMEOUT_S).attempt.result is Result.NO_METRICS
 
 
@@ -248,9 +249,11 @@ def test_a_server_that_hides_its_tiers_leaves_them_unknown(server: Server, tmp_p
 
 def test_the_key_is_taken_from_the_environment_by_name(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "abc")
-    assert scrape_once(url_of(server), api_key_env="SOME_KEY")["prompt_tokens"] == 10
+    assert scrape_once(url_of(server), access=Access(api_key_env="SOME_KEY"))["prompt_tokens"] == 10
     assert server.authorization == "Bearer abc"
-    scrape_once(url_of(server), api_key_env="ANOTHER_KEY")
+    with pytest.raises(InputError, match="the environment has no ANOTHER_KEY"):
+        scrape_once(url_of(server), access=Access(api_key_env="ANOTHER_KEY"))
+    scrape_once(url_of(server))
     assert server.authorization is None
 
 

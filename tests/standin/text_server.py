@@ -1,6 +1,7 @@
 """A loopback server that takes prompts as text alone, with a small tokenizer of its own; answers at once.
 
-Its vocabulary: every byte, and some words with a space before them. It puts one begin mark in front of a prompt.
+Its vocabulary: every byte, and some words with a space before them. It puts one begin mark before a prompt, and a
+chat template around a message.
 """
 
 from __future__ import annotations
@@ -36,8 +37,14 @@ class TextBehaviour:
     """Two equal words in a row are one token: no word then has a token of its own."""
     runs: bool = False
     """Letters without a space before them are one token together."""
+    template: tuple[str, str] = ("<|user|>\n", "<|end|>\n<|assistant|>\n")
+    """Stands around the text of a chat."""
+    strips: bool = False
+    """The template takes blanks from both ends of the text."""
+    tells_template: bool = True
+    """Whether `/tokenize` takes messages."""
     prompts: list[str] = field(default_factory=list)
-    """Every prompt that was completed."""
+    """Every prompt that was completed; of chats, as the template made it."""
 
     def ids(self, text: str) -> list[int]:
         """Tokens of `text` without the begin mark."""
@@ -53,6 +60,13 @@ class TextBehaviour:
             else:
                 found += piece.encode()
         return found
+
+    def rendered(self, messages: list[dict[str, str]]) -> str:
+        """What the template makes of one message."""
+        (message,) = messages
+        assert message["role"] == "user"
+        content = message["content"].strip() if self.strips else message["content"]
+        return self.template[0] + content + self.template[1]
 
     def text(self, id_: int) -> str | None:
         """What a token stands for; None beyond the vocabulary."""
@@ -90,9 +104,15 @@ class _Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         b = self.behaviour
         if self.path == "/v1/completions":
-            self._complete(asked)
+            self._complete(asked, asked.get("prompt"))
+        elif self.path == "/v1/chat/completions":
+            self._complete(asked, b.rendered(asked["messages"]))
         elif self.path == "/tokenize" and b.routes:
-            tokens = b.ids(asked["prompt"])
+            if "messages" in asked and not b.tells_template:
+                self._send(400, {"error": "prompt is missing"})
+                return
+            chat = "messages" in asked
+            tokens = [1] * b.begin + b.ids(b.rendered(asked["messages"])) if chat else b.ids(asked["prompt"])
             self._send(200, {"tokens": tokens, "count": len(tokens)})
         elif self.path == "/detokenize" and b.routes:
             text = b.text(asked["tokens"][0])
@@ -100,8 +120,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(404, {"detail": "Not Found"})
 
-    def _complete(self, asked: dict) -> None:
-        prompt, count = asked["prompt"], asked["max_tokens"]
+    def _complete(self, asked: dict, prompt: object) -> None:
+        count = asked["max_tokens"]
         if not isinstance(prompt, str):
             self._send(400, {"error": "prompt must be a string"})
             return
