@@ -20,6 +20,17 @@ _BY = {
     "system_prompts": "prefixes that at least 5 % of all sessions have",
     "documents": "prefixes that fewer sessions share",
 }
+_TAILS = {
+    "keep": "a partial last block counts like a whole one",
+    "drop": "whole blocks count",
+    "vllm": "whole blocks count, and at least the last token is computed, as in vLLM",
+}
+"""Rules of `kvbench.plan.references.Tail`."""
+_DISTANCES = {
+    "flat_stack_distance": "different other blocks since a block's last use",
+    "arrival_depth": "blocks used more recently when its request comes (an LRU must hold more)",
+}
+_SHOWN_PERCENTILES = ("p10", "p25", "p50", "p75", "p90", "p99")
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,15 @@ def _facts(document: Document) -> Iterator[str]:
             f"a block is used again after {show_seconds(reuse['p50'])} in half, "
             f"{show_seconds(reuse['p90'])} in 90 % of cases"
         )
+    distance = document["flat_stack_distance"]["percentiles"]
+    if distance["n"]:
+        model = document["bytes_by_model"][0]
+        half, most = (
+            f"{distance[q]:,.0f} ({show_bytes(distance[q] * model['bytes_per_block'])})" for q in ("p50", "p90")
+        )
+        yield plain(
+            f"between two uses lie {half} other blocks in half, {most} in 90 % of cases (as KV of {model['model']})"
+        )
     yield (
         f"{sharing['prefixes']:,} prefixes, {sharing['shared_prefixes']:,} of them shared; "
         f"{sharing['prefixes_for_90_percent_of_saved']:,} save 90 % of what sharing saves"
@@ -120,6 +140,8 @@ def _arrivals(bursts: Document) -> Iterator[str]:
 
 def _sheets(document: Document) -> Iterator[Sheet]:
     yield _lru(document)
+    if document["flat_stack_distance"]["percentiles"]["n"]:
+        yield _distances(document)
     yield _shared(document["sharing"])
     if document["sharing"]["top_prefixes"]:
         yield _top(document["sharing"]["top_prefixes"])
@@ -137,7 +159,21 @@ def _lru(document: Document) -> Sheet:
         (f"{p['capacity_blocks']:,}", show_bytes(p["capacity_blocks"] * block_bytes), share(p["token_hit_rate"]))
         for p in points
     )
-    return Sheet("One LRU cache", ("blocks", f"as KV of {plain(model)}", "prompt tokens served"), tuple(rows))
+    return Sheet(
+        f"One LRU cache: {_TAILS['vllm']}",
+        ("blocks", f"as KV of {plain(model)}", "prompt tokens served"),
+        tuple(rows),
+    )
+
+
+def _distances(document: Document) -> Sheet:
+    """Of blocks that are used again, every listed one."""
+    rows = []
+    for key, words in _DISTANCES.items():
+        found = document[key]["percentiles"]
+        rows.append((words, *(f"{found[q]:,.0f}" for q in _SHOWN_PERCENTILES)))
+    title = f"Reuse distance in blocks: {_TAILS['keep']}"
+    return Sheet(title, ("of a block that is used again", *_SHOWN_PERCENTILES), tuple(rows), words=1)
 
 
 def _shared(sharing: Document) -> Sheet:
@@ -171,7 +207,7 @@ def _tiers(entries: Sequence[Document]) -> Sheet:
     rows = {
         (
             " + ".join(f"{size:,}" for size in entry["capacities"]),
-            entry["mode"].replace("_", " "),
+            _kept(entry["mode"]),
             " + ".join(share(rate) for rate in entry["token_hit_rate_per_tier"]),
             share(entry["token_hit_rate_total"]),
             " + ".join(f"{count:,}" for count in entry["writes_per_tier"]),
@@ -179,7 +215,14 @@ def _tiers(entries: Sequence[Document]) -> Sheet:
         for entry in entries
     }
     columns = ("blocks", "kept", "prompt tokens served by each", "together", "blocks written to each")
-    return Sheet("Tiers behind each other, fastest first", columns, tuple(rows), words=2)
+    policies = entries[0].get("policies", ())
+    by = "each an LRU" if "arc" not in policies else f"tier {policies.index('arc') + 1} by ARC, the others LRUs"
+    title = f"Tiers behind each other, fastest first, {by}: {_TAILS[entries[0]['tail']]}"
+    return Sheet(title, columns, tuple(rows), words=2)
+
+
+def _kept(mode: str) -> str:
+    return mode.replace("_", " ") + (" (as vLLM)" if mode == "inclusive_touch_all" else "")
 
 
 def _admission(entries: Sequence[Document]) -> Sheet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 from unittest import mock
 
@@ -140,6 +141,36 @@ def test_a_page_needs_nothing_else_and_shows_no_markup_of_a_file(trace: Path, tm
     assert not re.search(r"(src|href)=\"(?!#|data:)", text), "nothing is fetched"
     assert text.count('class="chart"') == 2
     assert kvbench_here("analyze", trace, "--html", tmp_path / "none" / "page.html").code == 2
+
+
+@pytest.mark.parametrize("page", [False, True])
+def test_people_read_reuse_distances_and_by_which_rule_blocks_count(
+    trace: Path, tmp_path: Path, page: bool
+) -> None:
+    """Given the terminal or the page, then both distances stand there, and each table says what it counts."""
+    html = tmp_path / "page.html"
+
+    def shown(*options: str) -> str:
+        out = kvbench_here("analyze", trace, "--html", html, *options, env={"COLUMNS": "250"}).out
+        return unescape(re.sub(r"<[^>]*>", " ", html.read_text())) if page else out
+
+    document = json.loads(kvbench_here("analyze", trace, "--json").out)
+    told = shown()
+    for key, words in (
+        ("flat_stack_distance", "different other blocks since a block's last use"),
+        ("arrival_depth", "blocks used more recently when its request comes"),
+    ):
+        row = next(line for line in told.splitlines() if words in line)
+        for percentile in ("p50", "p90"):
+            assert f" {document[key]['percentiles'][percentile]:,.0f} " in row
+    told = " ".join(told.split())
+    assert "between two uses lie 2 (16 MiB) other blocks in half" in told
+    assert "Reuse distance in blocks: a partial last block counts like a whole one" in told
+    assert "One LRU cache: whole blocks count, and at least the last token is computed, as in vLLM" in told
+    assert "each an LRU: a partial last block counts like a whole one" in told
+    other = " ".join(shown("--tail", "vllm", "--policy", "arc").split())
+    assert "tier 2 by ARC, the others LRUs: whole blocks count, and at least" in other
+    assert "inclusive touch all (as vLLM)" in other
 
 
 def test_equal_hierarchies_are_shown_once(trace: Path) -> None:
