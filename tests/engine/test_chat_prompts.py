@@ -19,6 +19,7 @@ from kvbench.engine.text_prompts import OPENING, TextPrompts, find_text_prompts,
 from kvbench.errors import InputError
 from kvbench.load.bodies import Bodies
 from kvbench.load.plan import LoadPlan
+from kvbench.probe.sender import Sender
 from kvbench.spec.profile import Profile
 from kvbench.workload.schedule import Segment
 from tests.cli.invoke import kvbench
@@ -118,6 +119,21 @@ def test_the_unknown_is_part_of_what_an_attached_server_could_not_prove() -> Non
             "of the chat template stand in front is not known" in text for text in engine.effective().unknown
         )
     assert (endpoint.api, endpoint.opening) == ("chat", OPENING)
+
+
+def test_probes_and_the_nudges_between_them_have_their_length_through_chat() -> None:
+    behaviour = TextBehaviour()
+    with text_server(behaviour) as url:
+        spec = {"kind": "attached", "base_url": url, "model": MODEL, "api": "chat"}
+        profile = Profile.model_validate({"name": "arm", "engine": spec})
+        endpoint = AttachedEngine(profile, Launch(Path(), Path("log"), None, "arm-1")).start(lambda line: None)
+        sender = Sender(endpoint, seed=1)
+        assert sender.probe(1, 256, suffix_tokens=40).prompt_tokens == 296
+        sender.nudge()
+        sender.close()
+    asked, nudged = behaviour.prompts[-2:]
+    assert behaviour.begin + len(behaviour.ids(asked)) == 296
+    assert len(nudged) < len(asked)
 
 
 def test_a_local_tokenizer_does_for_the_words_of_a_chat(tmp_path: Path) -> None:
