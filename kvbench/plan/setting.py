@@ -80,9 +80,12 @@ class Setting:
         return self.geometry.tensor_parallel
 
     def load_s(self, tier: str) -> float:
-        """Seconds to bring a token's KV to the device, from the host or through it from the disk."""
+        """Seconds to bring a token's KV to the device: from the host, or from the disk into the host and then on.
+
+        A promotion is read whole before vLLM loads it from the host, so that the two do not overlap.
+        """
         host_s = self.token_bytes / self.path_bytes_per_s
-        return host_s if tier == "host" else max(host_s, self.token_bytes / self.disk_bytes_per_s)
+        return host_s if tier == "host" else host_s + self.token_bytes / self.disk_bytes_per_s
 
     def document(self) -> dict[str, object]:
         """For machines."""

@@ -9,6 +9,7 @@ import pytest
 
 from kvbench.errors import InputError, Where
 from kvbench.plan.analysis import Question, analyse
+from kvbench.plan.engine_costs import assumed_costs
 from kvbench.plan.setting import Wishes, make_setting
 from kvbench.workload.traces.trace import Columns, Record, Trace
 
@@ -88,6 +89,19 @@ def test_a_disk_is_advised_where_the_host_is_too_small_and_its_path_pays() -> No
     assert found["sizes_bytes"]["disk"] >= 1990 * BLOCK_BYTES
     slow = advice(trace, **sizes(100, 1000, 10_000), disk_path="1GB/s", prefill="20000/s")
     assert slow["reason"] == "slow_path"
+
+
+def test_a_disk_hit_costs_the_read_and_then_the_load_as_in_a_plan() -> None:
+    """Given paths of which each alone is faster than computing and both together are not, then the disk is slow."""
+    wishes = {"path": "4GB/s", "disk_path": "4GB/s", "prefill": "20000/s"}
+    found = advice(document_prompts(documents=200, rounds=3), **sizes(100, 1000, 10_000), **wishes)
+    seconds = found["seconds_per_token"]
+    assert seconds["host"] < seconds["computed"] < seconds["disk"]
+    assert seconds["disk"] == pytest.approx(2 * seconds["host"])
+    assert found["reason"] == "slow_path"
+    setting = make_setting(Wishes(**wishes))
+    costs = assumed_costs(setting, block_tokens=SIZE, block_bytes=BLOCK_BYTES).costs
+    assert setting.load_s("disk") == pytest.approx((costs.load_block + costs.read_block) / SIZE)
 
 
 def test_what_the_user_says_is_no_assumption() -> None:
