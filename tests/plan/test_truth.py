@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvbench.plan.analysis import Question, analyse
+from kvbench.plan.hierarchy import INCLUSIONS
 from kvbench.workload.traces.reading import read_trace
 
 pytestmark = pytest.mark.shared
@@ -23,11 +24,6 @@ TRACES = (
     "weka_agentic_overlay_dev.jsonl.gz",
 )
 ABOUT_THE_FILE = {"file", "block_size", "timestamp_unit", "sha256", "analyser_seconds"}
-SOME_TIERS = {
-    "weka_agentic_overlay_dev.jsonl.gz": [[1735, 8676, 43382]],
-    "mooncake_conversation_0-30min.jsonl": [[4826, 48267], [965, 4826, 28960]],
-}
-"""Of large traces, whose tiers are played one reference at a time, those that are checked; all 18 take a minute."""
 
 
 def differences(found: object, true: object, path: str = "") -> list[str]:
@@ -52,10 +48,7 @@ def test_a_trace_has_its_reference_numbers(shared_dir: Path, name: str) -> None:
     truth = json.loads(
         (shared_dir / "traces" / f"{name.removesuffix('.gz').removesuffix('.jsonl')}.truth.json").read_text()
     )
-    if name in SOME_TIERS:
-        truth["hierarchy"] = [tier for tier in truth["hierarchy"] if tier["capacities"] in SOME_TIERS[name]]
-    sizes = tuple(tuple(capacities) for capacities in SOME_TIERS[name]) if name in SOME_TIERS else None
-    found = analyse(trace, Question(hierarchies=sizes))
+    found = analyse(trace, Question(inclusions=INCLUSIONS))
     assert found["block_size"] == truth["block_size"]
     for about in ABOUT_THE_FILE:
         truth.pop(about)
