@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from statistics import variance
 
 import pytest
@@ -60,7 +61,10 @@ def served(trace: Trace, threshold: int) -> tuple[int, int]:
 @settings(max_examples=50, deadline=None)
 @given(rows=chains)
 def test_runs_are_the_blocks_of_the_trace_in_order(rows: list) -> None:
-    trace = made(rows, chained=True)
+    check_runs(made(rows, chained=True))
+
+
+def check_runs(trace: Trace) -> None:
     runs = runs_of(trace)
     assert runs.chained
     of_run: dict[int, list[int]] = {}
@@ -80,7 +84,10 @@ def test_runs_are_the_blocks_of_the_trace_in_order(rows: list) -> None:
 @settings(max_examples=50, deadline=None)
 @given(rows=chains)
 def test_saved_tokens_are_the_ideal_hits_and_every_owner_is_counted_once(rows: list) -> None:
-    trace = made(rows, chained=True)
+    check_saved(made(rows, chained=True))
+
+
+def check_saved(trace: Trace) -> None:
     runs = runs_of(trace)
     saved = saved_tokens(runs)
     told = sharing(trace, runs, saved)
@@ -92,9 +99,32 @@ def test_saved_tokens_are_the_ideal_hits_and_every_owner_is_counted_once(rows: l
 @settings(max_examples=50, deadline=None)
 @given(rows=st.one_of(chains, loose), chained=st.booleans(), threshold=st.sampled_from([1, 2, 3]))
 def test_admission_serves_and_writes_what_a_simulated_tier_does(rows: list, chained: bool, threshold: int) -> None:
-    trace = made(rows, chained=chained)
+    check_admission(made(rows, chained=chained), threshold)
+
+
+def check_admission(trace: Trace, threshold: int) -> None:
     entry = next(e for e in admission(runs_of(trace), 1) if e["store_threshold"] == threshold)
     assert (entry["hit_tokens"], entry["written_blocks"]) == served(trace, threshold)
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_thousands_of_small_random_traces_agree_with_counting_block_by_block(batch: int) -> None:
+    """Given 500 traces a batch, then every figure that is compared above is equal on each of them."""
+    random = Random(batch)
+    for _ in range(500):
+        wide, longest = random.randint(0, 5), random.randint(0, 8)
+        rows = [
+            (
+                [random.randint(0, wide) for _ in range(random.randint(0, longest))],
+                random.randint(-2 * SIZE, SIZE),
+                random.randint(0, 3),
+            )
+            for _ in range(random.randint(1, 20))
+        ]
+        tree = made(rows, chained=True)
+        check_runs(tree)
+        check_saved(tree)
+        check_admission(random.choice((tree, made(rows, chained=False))), random.randint(1, 3))
 
 
 def test_owners_of_reuse_are_told_apart() -> None:

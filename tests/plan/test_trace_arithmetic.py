@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -116,6 +117,10 @@ def test_counting_the_greater_ones(values: list[int], queries: list[tuple[int, i
 @settings(max_examples=80, deadline=None)
 @given(stream=st.lists(st.integers(0, 9), max_size=60))
 def test_stack_distances_are_distinct_others_since_the_last_touch(stream: list[int]) -> None:
+    check_distances(stream)
+
+
+def check_distances(stream: list[int]) -> None:
     slow = []
     for place, block in enumerate(stream):
         before = [p for p in range(place) if stream[p] == block]
@@ -126,7 +131,10 @@ def test_stack_distances_are_distinct_others_since_the_last_touch(stream: list[i
 @settings(max_examples=80, deadline=None)
 @given(make=kinds, rows=requests, capacity=st.integers(1, 10), tail=st.sampled_from(["keep", "vllm"]))
 def test_every_lru_hits_what_a_simulated_one_hits(make: Callable, rows: list, capacity: int, tail: str) -> None:
-    trace = make(rows)
+    check_lru(make(rows), capacity, tail)
+
+
+def check_lru(trace: Trace, capacity: int, tail: str) -> None:
     cache: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for path in paths(trace, tail):
@@ -146,7 +154,10 @@ def test_every_lru_hits_what_a_simulated_one_hits(make: Callable, rows: list, ca
 @settings(max_examples=60, deadline=None)
 @given(make=kinds, rows=requests)
 def test_the_depth_on_arrival_is_the_place_in_the_stack_before_the_request(make: Callable, rows: list) -> None:
-    trace = make(rows)
+    check_depths(make(rows))
+
+
+def check_depths(trace: Trace) -> None:
     runs = runs_of(trace)
     stack: list[int] = []
     slow = []
@@ -162,7 +173,10 @@ def test_the_depth_on_arrival_is_the_place_in_the_stack_before_the_request(make:
 @settings(max_examples=60, deadline=None)
 @given(make=kinds, rows=requests, limit=st.integers(0, 40), tail=st.sampled_from(["keep", "drop", "vllm"]))
 def test_a_ttl_serves_what_was_used_recently_enough(make: Callable, rows: list, limit: int, tail: str) -> None:
-    trace = make(rows)
+    check_ttl(make(rows), limit, tail)
+
+
+def check_ttl(trace: Trace, limit: int, tail: str) -> None:
     used: dict[int, float] = {}
     hits = total = 0
     for index, path in enumerate(paths(trace, tail)):
@@ -237,13 +251,16 @@ def simulated(
     tail=st.sampled_from(["keep", "drop", "vllm"]),
 )
 def test_tiers_do_what_simulated_ones_do(make: Callable, rows: list, sizes: list, mode: str, tail: str) -> None:
-    trace = make(rows)
+    check_tiers(make(rows), sizes, mode, tail)
+
+
+def check_tiers(trace: Trace, sizes: list[int], mode: str, tail: str, arc: int | None = None) -> None:
     runs = runs_of(trace).under(tail)
-    use = hierarchy(runs, depths_of(runs), sizes, mode, int(trace.input_tokens.sum()))
-    assert (list(use.hit_blocks), list(use.writes)) == simulated(trace, sizes, mode, tail)
+    use = hierarchy(runs, depths_of(runs), sizes, mode, int(trace.input_tokens.sum()), arc=arc)
+    assert (list(use.hit_blocks), list(use.writes)) == simulated(trace, sizes, mode, tail, arc)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     make=kinds,
     rows=st.lists(st.tuples(st.integers(0, 50).map(float), ids, st.integers(0, SIZE - 1)), min_size=6, max_size=30),
@@ -255,11 +272,36 @@ def test_tiers_do_what_simulated_ones_do(make: Callable, rows: list, sizes: list
 def test_a_tier_under_arc_does_what_a_simulated_one_does(
     make: Callable, rows: list, sizes: list, arc: int, mode: str, tail: str
 ) -> None:
-    trace = make(rows)
-    runs = runs_of(trace).under(tail)
-    arc = min(arc, len(sizes) - 1)
-    use = hierarchy(runs, depths_of(runs), sizes, mode, int(trace.input_tokens.sum()), arc=arc)
-    assert (list(use.hit_blocks), list(use.writes)) == simulated(trace, sizes, mode, tail, arc)
+    check_tiers(make(rows), sizes, mode, tail, min(arc, len(sizes) - 1))
+
+
+def random_rows(random: Random) -> list[tuple[float, list[int], int]]:
+    """Requests at any times that share beginnings, of few or many different blocks."""
+    blocks, longest = random.randint(1, 12), random.randint(1, 8)
+    found: list[tuple[float, list[int], int]] = []
+    for _ in range(random.randint(1, 24)):
+        path = [random.randint(0, blocks) for _ in range(random.randint(0, longest))]
+        if found and random.random() < 0.5:
+            earlier = random.choice(found)[1]
+            path = earlier[: random.randint(0, len(earlier))] + path
+        found.append((float(random.randint(0, 50)), path[:10], random.randint(0, SIZE - 1)))
+    return found
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_thousands_of_small_random_traces_agree_with_the_slow_references(batch: int) -> None:
+    """Given 500 traces a batch, then every figure that is compared above is equal on each of them."""
+    random = Random(batch)
+    for _ in range(500):
+        trace = random.choice((made, chained))(random_rows(random))
+        tail = random.choice(("keep", "drop", "vllm"))
+        sizes = [random.randint(1, 12) for _ in range(random.randint(1, 3))]
+        check_distances(trace.blocks.tolist())
+        check_depths(trace)
+        check_lru(trace, random.randint(1, 15), random.choice(("keep", "vllm")))
+        check_ttl(trace, random.randint(0, 40), tail)
+        check_tiers(trace, sizes, random.choice(INCLUSIONS), tail)
+        check_tiers(trace, sizes, random.choice(INCLUSIONS[1:]), tail, random.randrange(len(sizes)))
 
 
 def test_arc_keeps_what_is_used_again_when_much_passes_by() -> None:
