@@ -81,14 +81,14 @@ def wait_until_ready(process: EngineProcess, readiness: Readiness, progress: Pro
             now = time.monotonic()
             if not process.alive():
                 raise _failed(readiness, explain(process.log_tail(), exit_code=process.exit_code))
-            answer = _ask(client, "/health")
-            if answer == "200" and (names := _served(client)) is not None:
-                _check_listener(process, readiness)
-                return names
             phase = _phase(process.log_tail())
             if phase != said_phase or now - said_at >= PROGRESS_S:
                 said_phase, said_at = phase, now
                 progress(f"{readiness.label}: {phase} … {now - began:.0f} s")
+            answer = _ask(client, "/health")
+            if answer == "200" and (names := _served(client)) is not None:
+                _check_listener(process, readiness)
+                return names
             if (idle_s := activity.idle_s(now)) >= readiness.hung_after_s:
                 raise _failed(readiness, _hung(process, idle_s, answer))
             if now - began >= readiness.timeout_s:

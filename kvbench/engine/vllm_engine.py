@@ -20,7 +20,7 @@ from kvbench.engine.containers import (
     in_container,
     short_command,
 )
-from kvbench.engine.flags import check_flags, known_flags, shipped_flags
+from kvbench.engine.flags import Flags, check_flags, known_flags, shipped_flags
 from kvbench.engine.launch import LaunchPlan
 from kvbench.engine.launched import LaunchedEngine, asked_port
 from kvbench.engine.lmcache import LmcacheServer, via_lmcache
@@ -28,6 +28,7 @@ from kvbench.engine.ports import LOOPBACK
 from kvbench.engine.proof import ask_server, compare, mapped_host_bytes, same_version
 from kvbench.engine.reset import empty_disk, reset_caches
 from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT, EXTRA_BODY, PAST_SECONDARY, Place, check_args, render
+from kvbench.engine.vllm_flags import check_written_flags
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
 
@@ -177,11 +178,6 @@ def _environment_command(name: str, python: Path) -> tuple[str, ...]:
 
 
 def _check_args(profile: Profile, installed: _Installed, progress: Progress) -> None:
-    args = dict(profile.engine.args)
-    if profile.tiers.device.kv_dtype != "auto":
-        args["kv-cache-dtype"] = profile.tiers.device.kv_dtype
-    if not args:
-        return
     flags = shipped_flags(installed.version) if installed.environment is not None else None
     if flags is None:
         command = _help_command(profile, installed)
@@ -191,7 +187,15 @@ def _check_args(profile: Profile, installed: _Installed, progress: Progress) -> 
             f"{profile.name}: the engine's command has no --help=all; its flags are not checked before the start"
         )
         return
-    check_flags(args, flags, engine=f"vLLM {installed.version or ''}".strip())
+    _check_all_flags(profile, installed.command, installed.version, flags)
+
+
+def _check_all_flags(profile: Profile, command: tuple[str, ...], version: str | None, flags: Flags) -> None:
+    """Those of the profile's `args`, and those that kvbench writes."""
+    engine = f"vLLM {version or ''}".strip()
+    check_flags(profile.engine.args, flags, engine=engine)
+    argv = render(profile, _stand_in_place(profile, command)).argv
+    check_written_flags(profile, argv[len(command) :], flags, engine=engine)
 
 
 def _help_command(profile: Profile, installed: _Installed) -> tuple[str, ...]:
@@ -263,24 +267,30 @@ def render_without_start(profile: Profile) -> Rendered:
     command, version = _command_without_start(profile)
     flags = shipped_flags(version)
     if flags is not None:
-        check_flags(spec.args, flags, engine=f"vLLM {version}")
+        _check_all_flags(profile, command, version, flags)
     name = f"kvbench-{profile.name}"
-    disk = profile.tiers.disk
-    place = _place(
-        profile,
-        command,
-        str(models.model_directory(spec.model)),
-        port=asked_port(profile) or DEFAULT_PORT,
-        engine_id=name,
-        disk_directory=None if disk is None else disk.path.expanduser() / name,
-        kv_events=KvEventTarget(f"tcp://{LOOPBACK}:{DEFAULT_EVENTS_PORT}", name),
-    )
-    rendered = render(profile, replace(place, lmcache_file=Path(f"{name}-{LMCACHE_FILE}").absolute()))
+    place = _stand_in_place(profile, command)
+    rendered = render(profile, place)
     if spec.image is None:
         return rendered
     container = Container((spec.container and spec.container.runtime) or "docker", name)
     home = Path(tempfile.gettempdir()).absolute() / name
     return in_container(profile, rendered, _setting(place, container, lease_id=name, home=home))
+
+
+def _stand_in_place(profile: Profile, command: tuple[str, ...]) -> Place:
+    """As a launch would give it, with stand-ins for ports, engine id and directories."""
+    name, disk = f"kvbench-{profile.name}", profile.tiers.disk
+    place = _place(
+        profile,
+        command,
+        str(models.model_directory(profile.engine.model)),
+        port=asked_port(profile) or DEFAULT_PORT,
+        engine_id=name,
+        disk_directory=None if disk is None else disk.path.expanduser() / name,
+        kv_events=KvEventTarget(f"tcp://{LOOPBACK}:{DEFAULT_EVENTS_PORT}", name),
+    )
+    return replace(place, lmcache_file=Path(f"{name}-{LMCACHE_FILE}").absolute())
 
 
 def _command_without_start(profile: Profile) -> tuple[tuple[str, ...], str | None]:

@@ -22,7 +22,21 @@ options:
                         The type of KV blocks.
   --max-model-len MAX_MODEL_LEN
                         The longest request.
+  --block-size BLOCK_SIZE
+  --disable-uvicorn-access-log
+  --dtype {auto,bfloat16,float,float16,float32,half}
+  --enable-prompt-tokens-details, --no-enable-prompt-tokens-details
+  --gpu-memory-utilization GPU_MEMORY_UTILIZATION
+  --host HOST
+  --kv-events-config KV_EVENTS_CONFIG
+  --kv-offloading-backend {lmcache,native}
+  --kv-offloading-size KV_OFFLOADING_SIZE
+  --kv-transfer-config KV_TRANSFER_CONFIG
+  --model MODEL
+  --num-gpu-blocks-override NUM_GPU_BLOCKS_OVERRIDE
   --port PORT           Where to listen.
+  --revision REVISION
+  --served-model-name SERVED_MODEL_NAME [SERVED_MODEL_NAME ...]
 """
 
 

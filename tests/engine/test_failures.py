@@ -107,7 +107,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "may not raise the limit MEMLOCK above",
     ),
     "Error: runc: runc create failed: unable to start container process: error during container init: error "
-    "setting rlimits for ready process: error setting rlimit type 8: operation not permitted: OCI permission denied": (
+    "setting rlimits for ready process: error setting rlimit type 8: operation not permitted: OCI permission "
+    "denied": (
         "container",
         "may not raise the limit type 8 above",
     ),

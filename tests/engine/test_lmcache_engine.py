@@ -86,7 +86,10 @@ def test_both_are_started_proven_scraped_as_one_and_stopped(tmp_path: Path, engi
     engine = an_engine(a_profile(), tmp_path, engines)
     assert isinstance(engine, VllmWithLmcache)
     endpoint = engine.start(said.append)
-    assert said[0] == "arm-1: starting its LMCache server"
+    assert said[:2] == [
+        "reading the engine's own --help (once for each version)",
+        "arm-1: starting its LMCache server",
+    ]
     effective = engine.effective()
     assert effective.differences == ()
     assert (effective.host_bytes, effective.disk) == (64 * MIB, True)

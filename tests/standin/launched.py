@@ -24,6 +24,8 @@ def option(name: str) -> str | None:
 
 
 def main() -> None:
+    if "--help=all" in sys.argv:
+        sys.exit("no such help")
     config = json.loads(option("--kv-transfer-config") or "null")
     with Path("/dev/shm", f"kvbench-stand-in-{os.getpid()}").open("a+b") as file:
         file.truncate(8192)
