@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kvbench.engine.flags import flag_name
+from kvbench.engine.lmcache import chunk_tokens
 from kvbench.spec.fitness import block_tokens
 from kvbench.spec.profile import HostTier, Profile
 from kvbench.spec.quantity import show_bytes
 
 __all__ = ["traps"]
 
+LEAST_BLOCK = 16
+"""Tokens in a block where the profile leaves it to the engine: CUDA's default, and no platform's is smaller."""
+PAGE_BYTES = 4096
+
 
 def traps(profile: Profile) -> list[str]:
     """One sentence each, in the order of the profile."""
-    args = {flag_name(key): value for key, value in profile.engine.args.items()}
+    args = dict(_positive(flag_name(key), value) for key, value in profile.engine.args.items())
     return [*_engine_traps(profile, args), *_host_traps(profile, args), *_disk_traps(profile, args)]
+
+
+def _positive(name: str, value: object) -> tuple[str, object]:
+    """`no-enable-prefix-caching: true` as `enable-prefix-caching: false`."""
+    return (name.removeprefix("no-"), False) if name.startswith("no-") and value is True else (name, value)
 
 
 def _engine_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
@@ -52,12 +62,17 @@ def _host_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
         )
     if host.max_tracker_size is not None and host.store_threshold < 2:
         yield "tiers.host.max_tracker_size has no effect without a store_threshold of 2 or more"
-    longest = _longest_bytes(profile, args)
-    if longest is not None and host.size < longest:
+    chunk, longest = _chunk_bytes(profile, host), _longest_bytes(profile, args)
+    if chunk is not None and host.size < chunk:
+        yield (
+            f"the host tier of {show_bytes(host.size)} is smaller than one chunk ({show_bytes(chunk)}), so it "
+            "holds nothing: vLLM starts and answers all the same"
+        )
+    elif longest is not None and host.size < longest:
         behind = "; hits of such prompts in a tier behind it become misses" if profile.tiers.disk else ""
         yield (
-            f"the host tier of {show_bytes(host.size)} is smaller than one prompt of max-model-len "
-            f"({show_bytes(longest)}){behind}"
+            f"the host tier of {show_bytes(host.size)} is smaller than one prompt of "
+            f"{_length_named(args)} ({show_bytes(longest)}){behind}"
         )
 
 
@@ -79,6 +94,19 @@ def _lmcache_traps(profile: Profile, host: HostTier) -> Iterator[str]:
             f"LMCache's memory ({show_bytes(host.size)}) is no larger than the device tier ({show_bytes(device)}), "
             "so what came from it and what came from files can be told apart only roughly"
         )
+
+
+def _chunk_bytes(profile: Profile, host: HostTier) -> int | None:
+    """What a tier keeps or drops as one; whole memory pages."""
+    from kvbench.plan.profile_geometry import kv_bytes_per_token  # plans read engines, too
+
+    per_token = kv_bytes_per_token(profile)
+    if per_token is None:
+        return None
+    if host.via == "lmcache":
+        return per_token * chunk_tokens(profile)
+    tokens = host.chunk_tokens or (host.blocks_per_chunk or 1) * (block_tokens(profile.engine) or LEAST_BLOCK)
+    return -(-per_token * tokens // PAGE_BYTES) * PAGE_BYTES
 
 
 def _device_bytes(profile: Profile) -> int | None:
@@ -117,10 +145,14 @@ def _disk_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
 
 def _longest_bytes(profile: Profile, args: Mapping[str, object]) -> int | None:
     """KV of the longest request; None where length or model are not known."""
-    from kvbench.plan.profile_geometry import kv_bytes_per_token  # plans read engines, too
+    from kvbench.plan.profile_geometry import kv_bytes_per_token, model_length  # plans read engines, too
 
-    length = args.get("max-model-len")
-    if isinstance(length, bool) or not isinstance(length, int):
+    length = args.get("max-model-len", model_length(profile))
+    if isinstance(length, bool) or not isinstance(length, int) or length <= 0:
         return None
     per_token = kv_bytes_per_token(profile)
     return None if per_token is None else per_token * length
+
+
+def _length_named(args: Mapping[str, object]) -> str:
+    return "max-model-len" if "max-model-len" in args else "the model's own length (there is no max-model-len)"

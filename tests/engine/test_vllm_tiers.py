@@ -253,7 +253,7 @@ def test_hashes_that_begin_with_pythons_seed_get_a_fixed_one(args: dict, version
     assert ("PYTHONHASHSEED" in env) is seeded
 
 
-def a_model(tmp_path: Path) -> str:
+def a_model(tmp_path: Path, **more: int) -> str:
     """4 layers, 2 KV heads of 64, bfloat16: 2,048 bytes of KV a token."""
     shape = {
         "architectures": ["LlamaForCausalLM"],
@@ -264,6 +264,7 @@ def a_model(tmp_path: Path) -> str:
         "hidden_size": 256,
         "head_dim": 64,
         "torch_dtype": "bfloat16",
+        **more,
     }
     (tmp_path / "config.json").write_text(json.dumps(shape))
     return str(tmp_path)
@@ -273,6 +274,8 @@ def a_model(tmp_path: Path) -> str:
     ("args", "tiers", "words"),
     [
         ({"enable-prefix-caching": False}, {}, "prefix caching is off"),
+        ({"no-enable-prefix-caching": True}, {}, "prefix caching is off"),
+        ({"no_enable_prefix_caching": True}, {}, "prefix caching is off"),
         ({"speculative-config": {"method": "eagle"}}, {"host": HOST}, "speculative decoding"),
         ({"data-parallel-size": 4}, {"host": HOST}, "64 GiB in all"),
         ({}, {"host": {**HOST, "via": "lmcache"}}, "LMCache evicts"),
@@ -292,6 +295,11 @@ def a_model(tmp_path: Path) -> str:
         ({}, {"host": HOST, "disk": {"path": "/kv", "size_limit": "1GiB"}}, "before the disk can hold anything"),
         ({}, {"host": HOST, "disk": {"path": "/kv", "backpressure": {}}}, "a full disk does not trigger it"),
         ({"max-model-len": 8192}, {"host": {"size": "8MiB"}, "disk": {"path": "/kv"}}, "become misses"),
+        ({}, {"host": {"size": "16KiB"}}, "smaller than one chunk (32 KiB), so it holds nothing"),
+        ({"block-size": 64}, {"host": {"size": "100KiB"}}, "smaller than one chunk (128 KiB)"),
+        ({"block-size": 64}, {"host": {"size": "1MiB", "blocks_per_chunk": 16}}, "smaller than one chunk (2 MiB)"),
+        ({"block-size": 64}, {"host": {"size": "200KiB", "chunk_tokens": 128}}, "smaller than one chunk (256 KiB)"),
+        ({}, {"host": {"size": "256KiB", "via": "lmcache"}}, "smaller than one chunk (512 KiB)"),
         (
             {"max-model-len": 8192, "max-num-seqs": 64},
             {"host": {"size": "64MiB"}, "disk": {"path": "/kv"}},
@@ -302,6 +310,19 @@ def a_model(tmp_path: Path) -> str:
 def test_traps_are_told_in_words(args: dict, tiers: dict, words: str, tmp_path: Path) -> None:
     told = traps(a_profile(args=args, model=a_model(tmp_path), **tiers))
     assert [trap for trap in told if words in trap], told
+
+
+def test_without_a_max_model_len_the_longest_prompt_is_the_models_own(tmp_path: Path) -> None:
+    model = a_model(tmp_path, max_position_embeddings=8192)
+    (told,) = traps(a_profile(model=model, host={"size": "8MiB"}, disk={"path": "/kv"}))
+    assert "smaller than one prompt of the model's own length (there is no max-model-len) (16 MiB)" in told
+    assert "become misses" in told
+    assert traps(a_profile(model=model, host={"size": "16MiB"})) == []
+    assert traps(a_profile(model=model, args={"max-model-len": 4096}, host={"size": "8MiB"})) == []
+
+
+def test_what_is_switched_on_by_its_negative_being_false_is_no_trap(tmp_path: Path) -> None:
+    assert traps(a_profile(args={"enable-prefix-caching": True}, model=a_model(tmp_path))) == []
 
 
 def test_an_ordinary_profile_has_no_traps(tmp_path: Path) -> None:
