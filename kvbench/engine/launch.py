@@ -36,6 +36,10 @@ to be removed with the launch's disk directory."""
 STARTED_S = 20.0
 """A keeper answers in some 50 ms; this is for a machine that is swapping."""
 
+NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH", "VLLM_USE_SIMPLE_KV_OFFLOAD")
+"""Python's are those of kvbench's own environment and would break the engine's; vLLM's turns every native host tier
+into another connector. A profile's `env` may set any of them."""
+
 _TAIL_BYTES = 256 * 1024
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from kvbench.engine.keeper import main; main()"
 
@@ -144,8 +148,7 @@ class EngineProcess:
                 pipe.flush()
 
     def _environment(self) -> dict[str, str]:
-        # A PYTHONHOME or PYTHONPATH of kvbench's own environment would break the engine's.
-        inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "PYTHONPATH")}
+        inherited = {key: value for key, value in os.environ.items() if key not in NOT_INHERITED}
         lease = self._plan.lease
         temp = {} if lease.temp_directory is None else {"TMPDIR": lease.temp_directory}
         return {**inherited, **temp, **self._rendered.env, MARKER: lease.id}

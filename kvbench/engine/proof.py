@@ -266,6 +266,9 @@ class Proof:
             self._differences.append("the profile has a host tier, but the server has none")
             self._facts["host_bytes"] = 0
             return
+        tier = self._profile.tiers.host
+        if config is not None and tier is not None and tier.via != "lmcache":
+            self._hold_connector(str(config.get("kv_connector")))
         configured = _whole_bytes(extra.get("cpu_bytes_to_use"))
         if config is not None and configured != asked:
             self._differences.append(f"the host tier is configured with {configured} bytes, not {asked} as asked")
@@ -282,6 +285,13 @@ class Proof:
             self._differences.append("the host tier is configured, but no process maps its memory")
         else:
             self._unknown.append("the size of the host tier")
+
+    def _hold_connector(self, running: str) -> None:
+        """Switched over by a variable, vLLM answers the same flags with another connector."""
+        simple = self._profile.engine.env.get("VLLM_USE_SIMPLE_KV_OFFLOAD", "0") not in ("", "0")
+        asked = "SimpleCPUOffloadConnector" if simple else "OffloadingConnector"
+        if running != asked:
+            self._differences.append(f"the host tier's connector is {running}, not {asked} as asked")
 
     def disk(self) -> None:
         config, extra = self._connector()

@@ -82,6 +82,18 @@ def test_a_started_engine_answers_on_loopback_and_says_so(tmp_path: Path, engine
     check_free(int(endpoint.base_url.rpartition(":")[2]))
 
 
+@pytest.mark.parametrize("asked", [None, "1"], ids=["not asked for", "asked for"])
+def test_a_variable_that_swaps_the_connector_reaches_the_engine_from_its_profile_alone(
+    tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", "1")
+    profile = a_profile(engine={"env": {"VLLM_USE_SIMPLE_KV_OFFLOAD": asked} if asked else {}})
+    engine = started(profile, tmp_path, engines)
+    (pid,) = engine.state().pids
+    seen = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    assert (b"VLLM_USE_SIMPLE_KV_OFFLOAD=1" in seen) is bool(asked)
+
+
 def test_a_dead_start_is_noticed_at_once_with_its_cause(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     text = (
         "ValueError: To serve at least one request with the model's max seq len (8192), (0.02 GiB KV cache is "

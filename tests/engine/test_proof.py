@@ -38,6 +38,7 @@ def effective(
     mapped: int | None = 0,
     version: str = "0.32.0",
     says_configuration: bool = True,
+    env: dict[str, str] | None = None,
 ) -> Effective:
     """The proof of a profile of 66 blocks by a server with these answers."""
     models = {"data": [{"id": "tiny", "max_model_len": 8192}]}
@@ -61,6 +62,7 @@ def effective(
         "version": "0.32.0",
         "model": "tiny",
         "args": {"max-model-len": 8192},
+        "env": env or {},
     }
     profile = Profile.model_validate(
         {"name": "arm", "engine": engine, "tiers": {"device": {"blocks": 66}, **tiers}}
@@ -120,6 +122,32 @@ def test_a_host_tier_of_another_size_is_a_difference(
     }
     proof = effective((captured / "cpu-tier-idle.prom").read_text(), connector, tiers=HOST, mapped=mapped)
     assert any(words in difference for difference in proof.differences)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("running", "env", "differences"),
+    [
+        (
+            "SimpleCPUOffloadConnector",
+            {},
+            ("the host tier's connector is SimpleCPUOffloadConnector, not OffloadingConnector as asked",),
+        ),
+        ("SimpleCPUOffloadConnector", {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"}, ()),
+        (
+            "OffloadingConnector",
+            {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"},
+            ("the host tier's connector is OffloadingConnector, not SimpleCPUOffloadConnector as asked",),
+        ),
+        ("OffloadingConnector", {"VLLM_USE_SIMPLE_KV_OFFLOAD": "0"}, ()),
+    ],
+)
+def test_another_connector_than_asked_for_is_a_difference(
+    captured: Path, running: str, env: dict[str, str], differences: tuple[str, ...]
+) -> None:
+    connector = {"kv_connector": running, "kv_connector_extra_config": {"cpu_bytes_to_use": float(8 * MIB)}}
+    metrics = (captured / "cpu-tier-idle.prom").read_text()
+    assert effective(metrics, connector, tiers=HOST, mapped=8 * MIB, env=env).differences == differences
 
 
 @pytest.mark.shared
