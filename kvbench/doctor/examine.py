@@ -45,6 +45,7 @@ EVERYTHING: tuple[Examination, ...] = (
     gpu.pcie,
     gpu.host_to_device,
     gpu.device_to_host,
+    gpu.gpu_memory,
     gpu.gpu_load,
     machine.numa,
     machine.memory_copy,

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from kvbench.doctor.check import Check, failed, passed, skipped, warned
 from kvbench.doctor.host import Gpu, Host
 from kvbench.doctor.needs import embedded, ranks
+from kvbench.plan.budget import UTILIZATION
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes
 
-__all__ = ["device_to_host", "gpu", "gpu_load", "host_to_device", "link_bytes_per_s", "pcie"]
+__all__ = ["device_to_host", "gpu", "gpu_load", "gpu_memory", "host_to_device", "link_bytes_per_s", "pcie"]
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Of one PCIe lane in one direction after line coding (PCI-SIG: 2.5, 5, 8, 16, 32 and 64 GT/s)."""
@@ -108,6 +109,37 @@ def _copies(id_: str, profile: Profile, host: Host, rate_of: Callable[[Gpu], flo
         make = failed if rate < link * BAD_SHARE else warned
         return make(id_, text, do, rate, "bytes/s", expected)
     return passed(id_, text, rate, "bytes/s", expected)
+
+
+def gpu_memory(profile: Profile, host: Host) -> Check:
+    """Whether what the engine asks for is free: vLLM takes a share of all memory, or does not start."""
+    id_ = "gpu_memory"
+    if not host.gpus:
+        return skipped(id_, host.gpu_absent or "no GPU")
+    if embedded(profile) or profile.engine.kind in ("emulated", "attached"):
+        return skipped(id_, "this profile takes no memory of a GPU")
+    least = min(host.gpus[: ranks(profile)], key=lambda seen: seen.memory_free / seen.memory_total)
+    free, total = show_bytes(least.memory_free), show_bytes(least.memory_total)
+    if profile.engine.kind != "vllm":
+        text = f"GPU {least.index}: {free} of {total} free, of which the engine takes its share"
+        return passed(id_, text, least.memory_free, "bytes")
+    needed, whose = _asked_memory(profile, least)
+    text = f"GPU {least.index}: {free} of {total} free, {show_bytes(needed)} asked for ({whose})"
+    if least.memory_free < needed:
+        do = "stop what else uses this GPU, or lower tiers.device.memory_utilization"
+        return failed(id_, text, do, least.memory_free, "bytes", needed)
+    return passed(id_, text, least.memory_free, "bytes", needed)
+
+
+def _asked_memory(profile: Profile, seen: Gpu) -> tuple[float, str]:
+    """Bytes that vLLM asks for, and by which setting. A size of the KV cache takes the place of the share."""
+    kv_bytes = profile.engine.args.get("kv-cache-memory-bytes")
+    if isinstance(kv_bytes, int) and not isinstance(kv_bytes, bool):
+        return kv_bytes, "kv-cache-memory-bytes, the weights not counted"
+    asked = profile.tiers.device.memory_utilization
+    if asked is None:
+        return UTILIZATION * seen.memory_total, f"vLLM's default share of {UTILIZATION:g}"
+    return asked * seen.memory_total, f"tiers.device.memory_utilization: {asked:g}"
 
 
 def gpu_load(profile: Profile, host: Host) -> Check:

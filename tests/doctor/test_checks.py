@@ -10,7 +10,7 @@ import pytest
 from kvbench.doctor.check import Check, document, exit_code
 from kvbench.doctor.examine import EVERYTHING, essential, examine
 from kvbench.doctor.host import CgroupMemory, Endurance, Host, Leftover, Limits, Load, Nic, NumaNode
-from kvbench.spec.profile import Profile
+from kvbench.spec.profile import DeviceTier, Profile
 from tests.doctor.good_host import DISK, GIB, GPU, HOST, MEMORY, NODES, TRIAL, embedded, profile, without_disk
 
 ATTACHED = Profile.model_validate(
@@ -84,6 +84,7 @@ FAILURES: list[tuple[str, Host, str]] = [
     ("dev_shm", replace(HOST, shm=None), "there is no /dev/shm"),
     ("open_files", replace(HOST, limits=Limits(None, None, 512, 512)), "the hard limit is 512"),
     ("gpu", replace(HOST, gpus=(), gpu_absent="no GPU: none"), "no GPU"),
+    ("gpu_memory", gpu(memory_free=60 * GIB), "60 GiB of 80 GiB free, 68 GiB asked for (tiers.device.memory_"),
     ("pcie", gpu(lanes=4), "5 × 4 lanes now, 5 × 16 possible"),
     ("host_to_device", gpu(to_device_bytes_per_s=12e9), "from pinned memory"),
     ("device_to_host", gpu(from_device_bytes_per_s=12e9), "into pinned memory"),
@@ -173,6 +174,12 @@ def test_every_check_can_complain() -> None:
     assert {row.id for row in examine(profile(), HOST)} <= told
 
 
+def no_share() -> Profile:
+    """The share of GPU memory is left to vLLM."""
+    whole = profile()
+    return whole.model_copy(update={"tiers": whole.tiers.model_copy(update={"device": DeviceTier()})})
+
+
 OF_A_PROFILE: list[tuple[str, Profile, str, str]] = [
     ("engine_version", profile(version=None), "warn", "the profile pins no version; 0.32.0 is installed"),
     ("engine_version", profile(version=None, **IMAGE), "skipped", "pins no version"),
@@ -180,6 +187,11 @@ OF_A_PROFILE: list[tuple[str, Profile, str, str]] = [
     ("memory", profile(host={"size": 300 * GIB}), "fail", "300 GiB for the host tier"),
     ("memory", profile(args={"tensor-parallel-size": 4}), "ok", "12 GiB for its processes"),
     ("gpu", profile(args={"tensor-parallel-size": 4}), "fail", "the profile uses 4"),
+    ("gpu_memory", profile(), "ok", "68 GiB asked for (tiers.device.memory_utilization: 0.85)"),
+    ("gpu_memory", no_share(), "ok", "73.6 GiB asked for (vLLM's default share of 0.92)"),
+    ("gpu_memory", profile(args={"kv-cache-memory-bytes": 90 * GIB}), "fail", "90 GiB asked for (kv-cache-memory"),
+    ("gpu_memory", embedded(), "skipped", "takes no memory of a GPU"),
+    ("gpu_memory", profile(kind="tensorrt-llm", args={}, host={}), "ok", "of which the engine takes its share"),
     ("dev_shm", profile(host={"size": 119.5 * GIB}, args={"tensor-parallel-size": 2}), "fail", "puts 120 GiB"),
     ("dev_shm", profile(**IMAGE), "ok", "the container gets a /dev/shm"),
     ("dev_shm", profile(container={"shm_size": "1GiB"}, **IMAGE), "fail", "a /dev/shm of 1 GiB"),
@@ -229,7 +241,7 @@ def test_an_embedded_engine_on_several_nodes_is_warned_of_their_distance() -> No
 def test_without_a_gpu_that_is_said_plainly() -> None:
     host = replace(HOST, gpus=(), gpu_absent="no GPU: this host has no driver of one")
     rows = {row.id: row for row in examine(embedded(), host)}
-    for id_ in ("gpu", "pcie", "host_to_device", "device_to_host", "gpu_load"):
+    for id_ in ("gpu", "pcie", "host_to_device", "device_to_host", "gpu_memory", "gpu_load"):
         assert (rows[id_].status, rows[id_].text.partition(";")[0]) == ("skipped", host.gpu_absent)
 
 
