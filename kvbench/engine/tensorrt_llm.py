@@ -188,6 +188,12 @@ def traps(profile: Profile) -> list[str]:
         )
     if host is not None and not config.enable_block_reuse:
         found.append("enable_block_reuse is false: without reuse there is nothing that a host tier could give back")
+    if config.use_kv_cache_manager_v2:
+        found.append(
+            "use_kv_cache_manager_v2 is a prototype in 1.2: its sizes and events may not be those known here"
+        )
+    elif config.max_util_for_resume is not None:
+        found.append("max_util_for_resume has no effect without use_kv_cache_manager_v2")
     if profile.engine.version is None:
         found.append("engine.version is not pinned: defaults of the KV cache differ between releases")
     return found

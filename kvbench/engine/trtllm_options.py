@@ -50,6 +50,10 @@ class KvCacheConfig(StrictOptions):
     onboard_blocks: bool | None = None
     cross_kv_cache_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
     mamba_ssm_cache_dtype: str | None = None
+    use_kv_cache_manager_v2: bool | None = None
+    """A prototype in 1.2."""
+    max_util_for_resume: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The same; of the second manager alone."""
 
     @field_validator("tokens_per_block")
     @classmethod
@@ -97,6 +101,7 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
         "dtype": Default("auto"),
         "max_attention_window": Default(None, "the model's own"),
         "onboard_blocks": Default(True),
+        "use_kv_cache_manager_v2": Default(False, "a prototype"),
     },
 }
 """By release line. Sources: KvCacheConfig of the 1.2 branch; for the priority, its eviction policy."""

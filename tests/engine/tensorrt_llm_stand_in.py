@@ -55,6 +55,8 @@ class KvCacheConfig(Strict):
     dtype: str = "auto"
     mamba_ssm_cache_dtype: str = "auto"
     tokens_per_block: int = 32
+    use_kv_cache_manager_v2: bool = False
+    max_util_for_resume: float = 0.95
 
 
 class LlmArgs(Strict):

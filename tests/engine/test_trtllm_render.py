@@ -15,6 +15,7 @@ from kvbench.engine.trtllm_options import ExtraOptions, KvCacheConfig
 from kvbench.errors import InputError
 from kvbench.spec.loading import load_profile
 from kvbench.spec.profile import Profile
+from tests.engine.tensorrt_llm_stand_in import KvCacheConfig as StandInConfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -69,6 +70,27 @@ def test_keys_of_the_yaml_may_be_given_as_args_and_go_there() -> None:
     assert not any("print_iter_log" in argument for argument in rendered.argv)
 
 
+def keys_of_the_facts(shared_dir: Path) -> set[str]:
+    """The first column of the table of `kv_cache_config` of 1.2."""
+    text = (shared_dir / "facts" / "trtllm.md").read_text()
+    table = text.partition("`kv_cache_config` (KvCacheConfig)")[2].partition("[newer] adds")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| ")]
+    return {name.strip(" *") for row in rows[1:] for name in row.split("/")}
+
+
+@pytest.mark.shared
+def test_every_key_of_the_facts_is_known_here_and_to_the_stand_in_and_no_other(shared_dir: Path) -> None:
+    facts = keys_of_the_facts(shared_dir)
+    assert len(facts) >= 20
+    assert set(KvCacheConfig.model_fields) == facts == set(StandInConfig.model_fields)
+
+
+def test_the_prototypes_keys_go_into_the_yaml() -> None:
+    profile = a_profile({"use_kv_cache_manager_v2": True, "max_util_for_resume": 0.8})
+    written = yaml.safe_load(render(profile, port=1, file=Path("/f")).files["/f"])["kv_cache_config"]
+    assert (written["use_kv_cache_manager_v2"], written["max_util_for_resume"]) == (True, 0.8)
+
+
 def test_unknown_keys_are_refused_by_the_models_as_the_engine_does() -> None:
     with pytest.raises(ValidationError):
         KvCacheConfig.model_validate({"host_cache_sise": 1})
@@ -85,6 +107,7 @@ def test_unknown_keys_are_refused_by_the_models_as_the_engine_does() -> None:
         ({"stream_interval": 4}, "stream_interval"),
         ({"tp_size": 0}, "no number of ranks"),
         ({"zzz": 0}, "has no option or YAML key zzz"),
+        ({"max_util_for_resume": 1.5}, "max_util_for_resume"),
         ({"tokens_per_block": 48}, "power of two"),
         ({"enable_iter_perf_stats": False}, "enable_iter_perf_stats"),
         ({"event_buffer_max_size": 0}, "event_buffer_max_size"),
@@ -128,6 +151,8 @@ def test_defaults_of_a_release_that_nobody_knows_are_not_assumed() -> None:
         (a_profile(host={"size": "1GiB", "min_priority": 36}), "nothing will ever be stored in the host tier"),
         (a_profile({"enable_block_reuse": False}, host={"size": "1GiB"}), "a host tier could give back"),
         (a_profile(version=None), "not pinned"),
+        (a_profile({"use_kv_cache_manager_v2": True}), "a prototype in 1.2"),
+        (a_profile({"max_util_for_resume": 0.9}), "has no effect without"),
     ],
 )
 def test_what_will_not_do_what_it_looks_like_is_told_in_words(profile: Profile, words: str) -> None:
