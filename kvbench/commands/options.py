@@ -96,7 +96,9 @@ BadLimit = Annotated[
 KvDtype = Annotated[str, typer.Option("--kv-dtype", help="auto, bfloat16, fp8 and so on.")]
 PathRate = Annotated[
     str | None,
-    typer.Option("--path", metavar="RATE", help="Host to device, such as 25GB/s.", show_default="assumed"),
+    typer.Option(
+        "--path", metavar="RATE", help="Host to device, all GPUs together, such as 25GB/s.", show_default="assumed"
+    ),
 ]
 DiskPath = Annotated[
     str | None, typer.Option("--disk-path", metavar="RATE", help="Reads from disk.", show_default="assumed")
