@@ -5,19 +5,23 @@ Nothing is installed into the system. Without either the tests that ask skip; un
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import shutil
 import subprocess
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from kvbench.engine.environment import kvbench_home
+from kvbench.engine.ports import free_port
 from tests.missing import missing
 
-__all__ = ["prometheus", "promtool"]
+__all__ = ["Running", "prometheus", "promtool", "running"]
 
 
 def promtool() -> Path:
@@ -28,6 +32,52 @@ def promtool() -> Path:
 def prometheus() -> Path:
     """The server."""
     return _program("prometheus")
+
+
+class Running:
+    """One Prometheus on an address and a folder of its own. Killed and started again, it has its data still."""
+
+    def __init__(self, folder: Path, configuration: str) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "prometheus.yml").write_text(configuration)
+        self._address = f"127.0.0.1:{free_port()}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._address}"
+
+    def start(self) -> None:
+        """Come back when it can be asked."""
+        argv = [prometheus(), f"--config.file={self._folder / 'prometheus.yml'}"]
+        argv += [f"--storage.tsdb.path={self._folder / 'data'}", f"--web.listen-address={self._address}"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/-/ready", timeout=1):
+                return
+            time.sleep(0.1)
+        raise TimeoutError((self._folder / "log").read_text())
+
+    def kill(self) -> None:
+        """As a node does that goes away."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def running(folder: Path, configuration: str) -> Iterator[Running]:
+    """A real Prometheus that does as `configuration` (YAML) says meanwhile."""
+    it = Running(folder, configuration)
+    try:
+        it.start()
+        yield it
+    finally:
+        it.kill()
 
 
 @cache

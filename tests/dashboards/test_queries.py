@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 import yaml
 
 from kvbench.dashboards.generate import BOARDS
-from kvbench.engine.ports import free_port
 from kvbench.spec.shipped import shipped_folder
-from tests.canary.prometheus_tools import prometheus
+from tests.canary.prometheus_tools import running
 from tests.dashboards.exporter import exporter
 
 SHIPPED = shipped_folder("dashboards")
@@ -67,25 +64,16 @@ RECORDED = [
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """A Prometheus that has scraped everything a few times; the function returns what a query finds now."""
-    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
     with exporter() as served:
-        config = folder / "prometheus.yaml"
-        config.write_text(CONFIG.format(port=served, rules=SHIPPED / "prometheus"))
-        with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [prometheus(), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
-                 f"--web.listen-address=127.0.0.1:{port}"],
-                stdout=log, stderr=log,
-            )  # fmt: skip
-            try:
-                with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-                    yield _asker(client, server, folder / "log")
-            finally:
-                server.terminate()
-                server.wait(timeout=30)
+        configuration = CONFIG.format(port=served, rules=SHIPPED / "prometheus")
+        with (
+            running(tmp_path_factory.mktemp("prometheus"), configuration) as server,
+            httpx.Client(base_url=server.url, timeout=10) as client,
+        ):
+            yield _asker(client)
 
 
-def _asker(client: httpx.Client, server: subprocess.Popen[bytes], log: Path) -> Ask:
+def _asker(client: httpx.Client) -> Ask:
     def ask(query: str) -> list[object]:
         answer = client.get("/api/v1/query", params={"query": query})
         assert answer.status_code == 200, f"{query}: {answer.text}"
@@ -94,17 +82,10 @@ def _asker(client: httpx.Client, server: subprocess.Popen[bytes], log: Path) -> 
 
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        assert server.poll() is None, log.read_text()
-        try:
-            if (
-                client.get("/-/ready").status_code == 200
-                and len(ask("count_over_time(kvbench:source_share:ratio_rate5m[1m]) > 2")) >= 8
-            ):
-                return ask
-        except httpx.TransportError:
-            pass
+        if len(ask("count_over_time(kvbench:source_share:ratio_rate5m[1m]) > 2")) >= 8:
+            return ask
         time.sleep(0.3)
-    raise AssertionError(f"no data within a minute: {log.read_text()}")
+    raise AssertionError("no data within a minute")
 
 
 @pytest.mark.parametrize("query", PANELS)
