@@ -212,7 +212,7 @@ def _worth(case: Case, fit: MixFit, tier: Literal["host", "disk"]) -> TierWorth 
         break_even_ci=fit.interval(lambda line: line.break_even(tier)),
         pays="unknown" if even is None else "yes" if math.isfinite(even) else "never",
         saved_s_per_gib_moved=_per_gib(total, _moved_bytes(case, tokens)),
-        saved_s_per_gib_kept=_per_gib(total, _kept_bytes(case, tier)),
+        saved_s_per_gib_kept=_per_gib(total / count, _kept_bytes(case, tier)),
     )
 
 
@@ -244,7 +244,7 @@ def _moved_bytes(case: Case, tokens: float) -> float | None:
 
 
 def _kept_bytes(case: Case, tier: str) -> float | None:
-    """The host's size; of the disk what was written to it in a round."""
+    """All through a round: the host's size; of the disk at most what was written to it (see `written_bytes`)."""
     host = case.comparison.candidate.tiers.host
     if tier == "host":
         return float(host.size) if host is not None else None

@@ -11,13 +11,14 @@ from kvbench.judge.case import JudgedRound
 from kvbench.judge.phases import measured_start
 from kvbench.judge.quality import Movement, TierLives
 
-__all__ = ["lookup_wait", "movement", "preemptions", "tier_lives", "written_bytes"]
+__all__ = ["CASCADE", "lookup_wait", "movement", "preemptions", "tier_lives", "written_bytes"]
 
+CASCADE = "host to disk (cascade)"
 WAYS = {
     "device to host (store)": ("host_store_bytes", "host_store_seconds"),
     "host to device (load)": ("host_load_bytes", "host_load_seconds"),
     "disk to host (promotion)": ("disk_read_bytes", "disk_read_seconds"),
-    "host to disk (cascade)": ("disk_write_bytes", "disk_write_seconds"),
+    CASCADE: ("disk_write_bytes", "disk_write_seconds"),
 }
 GIB = 2**30
 
@@ -69,7 +70,8 @@ def preemptions(rounds: Sequence[JudgedRound]) -> float | None:
 
 
 def written_bytes(rounds: Sequence[JudgedRound]) -> float | None:
-    """To disk, a round, its filling included: what the tier keeps when it drops nothing."""
+    """To disk, a round, its filling included: what the tier keeps at most. vLLM's file tier counts chunks whose
+    file exists already, of which it writes nothing."""
     total = _sum(rounds, lambda judged: judged.recorded.counters.increase("disk_write_bytes"))
     return total / len(rounds) if total else None
 

@@ -100,6 +100,8 @@ class TierWorth(JudgeModel):
     """Whether a token from the tier costs less than a computed one."""
     saved_s_per_gib_moved: float | None = None
     saved_s_per_gib_kept: float | None = None
+    """Of one round, as a tier keeps its bytes all through it; of the disk at least so much, as engines count more
+    written than they keep."""
 
 
 class Neighbours(JudgeModel):

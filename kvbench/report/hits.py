@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvbench.judge.hit_quality import worth_sentence
+from kvbench.judge.movement import CASCADE
 from kvbench.judge.quality import HitQuality, Holdout, LedgerTotals, Neighbours, SourceTtft, TierWorth
 from kvbench.judge.sources import SOURCES
 from kvbench.judge.verdict import CandidateVerdict
@@ -138,7 +139,8 @@ def _worth(worth: list[TierWorth]) -> TableView:
     )
     return TableView(
         "What promotions were worth",
-        "Against computing the same tokens, by the fitted costs; below zero is lost. "
+        "Against computing the same tokens, by the fitted costs; below zero is lost. Per GiB kept: of one round, "
+        "by the host's size and by what was written to disk, of which engines count too much. "
         + " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in map(worth_sentence, worth)),
         ("Tier", "Requests", "Tokens", "Saved", "Lost", "Faster from", "Per GiB moved", "Per GiB kept"),
         rows,
@@ -194,6 +196,11 @@ def _movement(hits: HitQuality) -> TableView:
         for row in hits.movement
     ]
     notes = ["Measured parts of all rounds; times of transfers that overlap are added up."]
+    if any(row.way == CASCADE for row in hits.movement):
+        notes.append(
+            "An engine may count a chunk as written whose file was there already (vLLM does): the amount and the "
+            "speed of the cascade are upper bounds."
+        )
     if hits.lookup_wait_s is not None:
         notes.append(
             f"A request that waited for a tier to answer waited {_seconds(hits.lookup_wait_s)} on average."

@@ -124,7 +124,28 @@ def test_good_promotions_saved_what_computing_would_have_taken() -> None:
         assert row.break_even_tokens is not None
         assert row.break_even_tokens < 1024
         assert row.saved_s_per_gib_moved == pytest.approx(row.saved_s / (row.tokens * 2048 / 2**30))
-    assert rows["host"].saved_s_per_gib_kept == pytest.approx(rows["host"].saved_s / (200 * 262_144 / 2**30))
+    a_round = rows["host"].saved_s / ROUNDS
+    assert rows["host"].saved_s_per_gib_kept == pytest.approx(a_round / (200 * 262_144 / 2**30))
+
+
+def test_what_a_kept_gib_saves_does_not_grow_with_the_rounds() -> None:
+    """Given the same round three times and once, then a GiB of either tier saves the same."""
+    several = compared()
+    first = several.pairs[0]
+    alike = tuple(
+        RoundPair(
+            index,
+            replace(first.baseline, index=index, launch=f"b{index}"),
+            replace(first.candidate, index=index, launch=f"c{index}"),
+        )
+        for index in (1, 2, 3)
+    )
+    thrice, once = (hit_quality(build_case(replace(several, pairs=pairs))) for pairs in (alike, (first,)))
+    assert thrice is not None
+    assert once is not None
+    for one, three in zip(once.worth, thrice.worth, strict=True):
+        assert three.saved_s == pytest.approx(3 * one.saved_s)
+        assert three.saved_s_per_gib_kept == pytest.approx(one.saved_s_per_gib_kept)
 
 
 def test_promotions_slower_than_computing_lost_seconds_and_the_tier_is_named() -> None:
