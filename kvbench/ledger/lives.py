@@ -1,7 +1,8 @@
 """How long blocks lay in a tier, and whether anybody read them there, as far as KV events tell. Blocks, seconds.
 
 A block behind the device is read when it arrives one tier further up while it lies there: loaded from the host,
-promoted from disk. On the device a read leaves no event.
+promoted from disk. What reaches the host while it lies on the device was stored from there. On the device a read
+leaves no event.
 """
 
 from __future__ import annotations
@@ -53,4 +54,6 @@ def _of_tier(history: BlockHistory, tier: str) -> dict[str, object]:
 
 def _reads(history: BlockHistory, tier: str, block: bytes, began: int, ended: int | None) -> Iterator[float]:
     end = history.place_at(float("inf")) if ended is None else ended
-    return (history.time_of(place) for place in history.arrivals(NEXT[tier], block, began + 1, end))
+    for place in history.arrivals(NEXT[tier], block, began + 1, end):
+        if tier != "disk" or not history.lies_in("device", block, place):
+            yield history.time_of(place)

@@ -194,7 +194,8 @@ def test_events_survive_being_stored() -> None:
 
 
 def test_what_became_of_blocks_is_told_by_tier() -> None:
-    """Of four blocks in the host one is loaded after 5 s, two are removed after 1 s, one comes back from disk."""
+    """Of four blocks in the host one is loaded after 5 s and two are removed after 1 s. One of these comes back
+    from disk; the other is stored once more from the device, where it still lies."""
     events = [
         *COMPUTED,
         stored(0.2, "disk", A, B, C, D),
@@ -202,13 +203,15 @@ def test_what_became_of_blocks_is_told_by_tier() -> None:
         removed(1.2, "device", D),
         stored(5.1, "device", D, parent=C, first=3),
         stored(6.1, "host", A),
+        removed(6.2, "device", B),
+        stored(7.1, "host", B),
     ]
     device, host, disk = lives(BlockHistory(events)).to_pylist()
-    assert (device["stored"], device["removed"], device["never_read"]) == (5, 1, None)
-    assert device["lifetime_p50_s"] == pytest.approx(1.2)
-    assert (host["stored"], host["removed"], host["never_read"]) == (5, 2, 4)
+    assert (device["stored"], device["removed"], device["never_read"]) == (5, 2, None)
+    assert device["lifetime_p50_s"] == pytest.approx((1.2 + 6.2) / 2)
+    assert (host["stored"], host["removed"], host["never_read"]) == (6, 2, 5)
     assert host["lifetime_p50_s"] == pytest.approx(1.0)
     assert host["reuse_gap_p50_s"] == pytest.approx(5.0)
     assert (disk["stored"], disk["removed"], disk["never_read"]) == (4, 0, 3)
-    assert disk["reuse_gap_p50_s"] == pytest.approx(5.9)
+    assert disk["reuse_gap_p50_s"] == pytest.approx(6.9)
     assert disk["lifetime_p50_s"] is None
