@@ -8,6 +8,7 @@ from __future__ import annotations
 from kvbench.judge.case import Case, Question, Ruling, Stakes
 from kvbench.judge.evaluation import unknown
 from kvbench.judge.hits import judge_hits
+from kvbench.judge.readings import never_counted
 from kvbench.judge.rulings import rule_on
 from kvbench.judge.sources import add_sources
 from kvbench.judge.verdict import RuleResult, Status
@@ -60,7 +61,9 @@ def _promoted(question: Question) -> Ruling:
         return unknown(rule, "evidence", "was not measured: there is no complete pair of rounds")
     tokens = add_sources(pair.candidate.sources for pair in case.pairs)[tier]
     if tokens is None:
-        return unknown(rule, "evidence", f"is unknown: the engine does not tell tokens from {tier} apart")
+        lost = next(filter(None, (never_counted(pair.candidate) for pair in case.pairs)), None)
+        apart = f"is unknown: the engine does not tell tokens from {tier} apart"
+        return unknown(rule, "evidence", lost.why if lost is not None else apart)
     least = max(1.0, rule.min or 0.0)
     status, words = _use(tokens, least, _expected(tier, case), tier)
     result = RuleResult(

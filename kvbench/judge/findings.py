@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["PASSES", "Finding", "FindingKind", "clean"]
+from kvbench.judge import wording
+from kvbench.spec.engine_metrics import ENGINE_METRICS
+
+__all__ = ["NOT_PROVEN", "PASSES", "Finding", "FindingKind", "clean", "uncounted"]
 
 
 class FindingKind(StrEnum):
@@ -109,6 +113,16 @@ _WORDS = {
     FindingKind.CLOCK: ("clocks ran evenly", "a clock jumped: {what}"),
 }
 
+NOT_PROVEN = {
+    "silent": "no /metrics: {arms}",
+    "unchecked": (
+        "the metrics of {arms} tell no tokens that could be held against each other or against the answers, so "
+        "whether they add up is not known"
+    ),
+    "lost": "{arms}: {what} were never counted, so where tokens came from is not known",
+}
+"""Why the engine's counters could not be checked; such a finding is neither there nor not."""
+
 if set(_WORDS) != set(FindingKind):
     raise AssertionError("every finding has its words")
 
@@ -136,6 +150,13 @@ class Finding:
         if self.arm is not None:
             place = f"{place} of {self.arm}" if place else self.arm
         return f"{place}: {sentence}" if place else sentence
+
+
+def uncounted(grown: Mapping[str, float]) -> str:
+    """`3 iterations and 1 event`: by how much the counters of what was never counted grew."""
+    return " and ".join(
+        wording.count(round(amount), ENGINE_METRICS[name].unit.removesuffix("s")) for name, amount in grown.items()
+    )
 
 
 def clean(kind: FindingKind) -> str:

@@ -1,6 +1,7 @@
 """Identities that a sound round satisfies: token sources add up, and nothing happens before its cause.
 
-Where a request failed, what the engine counted for it is not known; one whose user left is counted by both.
+What the engine counted for a request that failed is between nothing and its whole prompt; one whose user left is
+counted by both.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 
 from kvbench.judge import wording
 from kvbench.judge.evidence import ArmRound
@@ -15,7 +17,7 @@ from kvbench.judge.latency import numbers
 from kvbench.judge.sources import BY_SOURCE
 from kvbench.spec.engine_metrics import IDENTITY_GAP
 
-__all__ = ["clock_faults", "identity_faults", "source_faults"]
+__all__ = ["clock_faults", "identity_faults", "source_faults", "sources_checked"]
 
 TOLERANCE = 0.005
 """Relative: what identities may be off. They are exact on an engine at rest (facts on vLLM's metrics); this leaves
@@ -28,45 +30,73 @@ CLOCK_TOLERANCE_S = 1e-3
 
 
 def source_faults(recorded: ArmRound) -> list[str]:
-    """Where tokens by source do not add up, from the first scrape to the last, when no request failed."""
+    """Where tokens by source do not add up, from the first scrape to the last."""
+    return [fault for fault in _source_checks(recorded) if fault is not None]
+
+
+def sources_checked(recorded: ArmRound) -> bool:
+    """Whether the metrics of a round told anything that could be held against something else."""
+    return bool(_source_checks(recorded)) or not _identity_rows(recorded).empty
+
+
+def _source_checks(recorded: ArmRound) -> list[str | None]:
+    """One entry for each sum that could be checked: None where it is kept."""
     table, counters = recorded.requests, recorded.counters
     span = counters.span(BY_SOURCE)
-    if span is None or not len(table) or (table["status"] == "error").any():
+    if span is None or not len(table) or counters.lost():
         return []
     first_s, last_s = span
     began, ended = numbers(table, "sent_s"), numbers(table, "ended_s")
     if np.isnan(began).all() or np.nanmin(began) < first_s or np.nanmax(np.append(ended, -np.inf)) > last_s:
         return []
-    faults = []
+    checks: list[str | None] = []
     total, together = counters.increase("prompt_tokens"), counters.increase(BY_SOURCE)
-    if total is not None and together is not None and _apart(together, total):
-        faults.append(f"sources together {together:,.0f} tokens, prompts {total:,.0f}")
+    if total is not None and together is not None:
+        apart = _outside(together, total, total)
+        checks.append(f"sources together {together:,.0f} tokens, prompts {total:,.0f}" if apart else None)
     answered = table["status"].isin(["ok", "aborted"]).to_numpy(dtype=bool)
+    planned = numbers(table, "prompt_tokens_planned")[~answered & ~np.isnan(began)]
+    failed = float(np.nan_to_num(planned.sum(), nan=np.inf))
     for name, counter, column in (
         ("prompt tokens", total, "prompt_tokens_engine"),
         ("cached tokens", counters.increase("cached_tokens"), "cached_tokens"),
     ):
         told = numbers(table, column)[answered]
-        if counter is not None and len(told) and not np.isnan(told).any() and _apart(counter, float(told.sum())):
-            faults.append(f"{name}: the counter says {counter:,.0f}, the answers say {told.sum():,.0f}")
-    return faults
+        if counter is not None and len(told) and not np.isnan(told).any():
+            least = float(told.sum())
+            apart = _outside(counter, least, least + failed)
+            more = f" and failed requests at most {failed:,.0f} more" if failed else ""
+            said = f"{name}: the counter says {counter:,.0f}, the answers say {least:,.0f}{more}"
+            checks.append(said if apart else None)
+    return checks
 
 
 def identity_faults(recorded: ArmRound) -> list[str]:
-    """Sums of the engine's own counters that are missed in a scrape while no request is under way."""
-    rows = recorded.metrics
-    rows = rows[(rows["name"] == IDENTITY_GAP) & (rows["value"].abs() > TOLERANCE)].sort_values("t_s")
+    """Sums of the engine's own counters that are missed: in a scrape at rest, or in two in a row under load, since
+    one may fall between two counts of the same event where several processes count."""
+    rows = _identity_rows(recorded).sort_values("t_s", kind="stable")
     first: dict[str, str] = {}
+    before: dict[str, str] = {}
     for labels, value, t_s in zip(rows["labels"], rows["value"], rows["t_s"], strict=True):
         told = json.loads(labels)
-        if told.get("at") == "rest":
-            what = f"the engine's own sum of {told['identity']} is off by {wording.share(abs(value))}"
-            first.setdefault(told["identity"], f"{what} at {wording.value(t_s, 's')}")
+        identity = told["identity"]
+        if abs(value) <= TOLERANCE:
+            before.pop(identity, None)
+            continue
+        what = f"the engine's own sum of {identity} is off by {wording.share(abs(value))}"
+        what = f"{what} at {wording.value(t_s, 's')}"
+        if told.get("at") == "rest" or identity in before:
+            first.setdefault(identity, before.get(identity, what))
+        before.setdefault(identity, what)
     return list(first.values())
 
 
-def _apart(one: float, other: float) -> bool:
-    return abs(one - other) > TOLERANCE * max(one, other)
+def _identity_rows(recorded: ArmRound) -> pd.DataFrame:
+    return recorded.metrics[recorded.metrics["name"] == IDENTITY_GAP]
+
+
+def _outside(value: float, least: float, most: float) -> bool:
+    return value < least - TOLERANCE * max(value, least) or value > most + TOLERANCE * max(value, most)
 
 
 def clock_faults(recorded: ArmRound) -> list[str]:

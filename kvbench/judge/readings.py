@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvbench.judge.case import JudgedRound
+from kvbench.judge.findings import uncounted
 from kvbench.judge.instrument import host_values
 from kvbench.judge.latency import CARRIES_BEYOND, carries
 from kvbench.judge.phases import measured_seconds, measured_start, within_measured
@@ -17,7 +18,7 @@ from kvbench.judge.rates import good_requests, tokens_in_time
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.rules import LATENCIES, Rule
 
-__all__ = ["Missing", "Reading", "carried_quantile", "read", "requests_needed"]
+__all__ = ["Missing", "Reading", "carried_quantile", "never_counted", "read", "requests_needed"]
 
 QUANTILES = (0.999, 0.995, 0.99, 0.98, 0.95, 0.9, 0.75, 0.5)
 """What is worth recommending when a sample cannot carry a quantile."""
@@ -98,7 +99,9 @@ def _source(source: str | None, round_: JudgedRound) -> Reading | Missing:
         return Missing("needs a tier that is new, or a `source`")
     tokens = round_.sources[source]
     if tokens is None:
-        return Missing(f"is unknown: the engine of {round_.recorded.arm} does not tell tokens from {source} apart")
+        return never_counted(round_) or Missing(
+            f"is unknown: the engine of {round_.recorded.arm} does not tell tokens from {source} apart"
+        )
     return Reading(tokens)
 
 
@@ -108,10 +111,20 @@ def _source_share(rule: Rule, round_: JudgedRound) -> Reading | Missing:
     known = [tokens for tokens in round_.sources.values() if tokens is not None]
     tokens = round_.sources[rule.source]
     if tokens is None or len(known) < len(round_.sources):
-        return Missing(f"is unknown: the engine of {round_.recorded.arm} does not tell its sources apart")
+        return never_counted(round_) or Missing(
+            f"is unknown: the engine of {round_.recorded.arm} does not tell its sources apart"
+        )
     if sum(known) <= 0:
         return Missing(f"has no prompt token in round {round_.index}")
     return Reading(tokens / sum(known), 1 / sum(known))
+
+
+def never_counted(round_: JudgedRound) -> Missing | None:
+    """Where counters missed some of what happened in the measured part."""
+    lost = round_.recorded.counters.lost(measured_start(round_.workload))
+    if not lost:
+        return None
+    return Missing(f"is unknown: {uncounted(lost)} of {round_.recorded.arm} were never counted")
 
 
 def _recorded(name: str, round_: JudgedRound) -> Reading | Missing:

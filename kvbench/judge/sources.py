@@ -16,7 +16,7 @@ import pandas as pd
 from kvbench.judge.series import Series, series_by
 from kvbench.spec.engine_metrics import COUNTER_RESET, ENGINE_METRICS
 
-__all__ = ["BY_SOURCE", "COUNTERS", "SOURCES", "Counters", "add_sources"]
+__all__ = ["BY_SOURCE", "COUNTERS", "LOSSES", "SOURCES", "Counters", "add_sources"]
 
 SOURCES = ("device", "host", "disk", "computed")
 """Hot to cold, then the miss."""
@@ -28,6 +28,8 @@ COUNTERS = tuple(
     for part in (("_sum", "_count") if metric.kind == "histogram" else ("",))
 )
 """Canonical series that only grow for as long as the process lives."""
+LOSSES = ("iterations_unseen", "metric_events_lost")
+"""Counters of what was never counted, tokens by source among it."""
 
 
 class Counters:
@@ -37,6 +39,7 @@ class Counters:
         self._series: dict[str, list[tuple[dict[str, str], Series]]] = {name: [] for name in COUNTERS}
         for (name, labels), series in series_by(metrics[metrics["name"].isin(COUNTERS)], "name", "labels"):
             self._series[name].append((json.loads(labels), series))
+        self._first_s = float(metrics["t_s"].min()) if len(metrics) else math.inf
         told = metrics[metrics["name"] == COUNTER_RESET]
         self._told_resets = [
             (str(json.loads(labels).get("counter")), float(t_s))
@@ -49,9 +52,10 @@ class Counters:
         return (float(min(times)), float(max(times))) if times else None
 
     def by_source(self, since_s: float) -> dict[str, float | None]:
-        """Increase of each source from the last scrape at or before `since_s` to the last scrape."""
+        """Increase of each source from the last scrape at or before `since_s` to the last scrape. None where
+        anything went uncounted in between."""
         everything = self._series[BY_SOURCE]
-        if not _scraped_by([series for _, series in everything], since_s):
+        if not _scraped_by([series for _, series in everything], since_s) or self.lost(since_s):
             return dict.fromkeys(SOURCES)
         return {
             source: _total([series for labels, series in everything if labels.get("source") == source], since_s)
@@ -66,6 +70,15 @@ class Counters:
         moment_s = span[0] if span and since_s == -math.inf else since_s
         return _total(several, moment_s) if _scraped_by(several, moment_s) else None
 
+    def lost(self, since_s: float = -math.inf, until_s: float = math.inf) -> dict[str, float]:
+        """How much each of `LOSSES` grew, as far as any did; one that appears late began at zero."""
+        moments = (max(since_s, self._first_s), until_s)
+        grown = {
+            name: sum(last - first for first, last in (_ends(series, *moments) for _, series in self._series[name]))
+            for name in LOSSES
+        }
+        return {name: amount for name, amount in grown.items() if amount > 0}
+
     def source_times(self) -> npt.NDArray[np.float64]:
         """When the tokens by source were scraped, in order."""
         series = [times for _, (times, _) in self._series[BY_SOURCE]]
@@ -74,11 +87,13 @@ class Counters:
     def sources_between(self, first_s: float, last_s: float) -> dict[str, float] | None:
         """Increase of each source between two scrapes; None unless all four are told apart at both."""
         grown = dict.fromkeys(SOURCES, math.nan)
+        if self.lost(first_s, last_s):
+            return None
         for labels, (times, values) in self._series[BY_SOURCE]:
             source = labels.get("source", "")
-            ends = np.searchsorted(times, (first_s, last_s), side="right") - 1
-            increase = float(values[ends[1]]) - (float(values[ends[0]]) if ends[0] >= 0 else 0.0)
-            if increase < 0 or ends[1] < 0 or (source not in grown and increase > 0):
+            began, ended = _ends((times, values), first_s, last_s)
+            increase = ended - began
+            if increase < 0 or times[0] > last_s or (source not in grown and increase > 0):
                 return None
             if source in grown:
                 grown[source] = increase
@@ -118,6 +133,14 @@ def _scraped_by(several: list[Series], moment_s: float) -> bool:
 
 def _total(several: list[Series], since_s: float) -> float | None:
     return _sum([_increase(series, since_s) for series in several])
+
+
+def _ends(series: Series, first_s: float, last_s: float) -> tuple[float, float]:
+    """Its values at two moments; zero before its first scrape."""
+    times, values = series
+    places = np.searchsorted(times, (first_s, last_s), side="right") - 1
+    first, last = (float(values[place]) if place >= 0 else 0.0 for place in places)
+    return first, last
 
 
 def _increase(series: Series, since_s: float) -> float | None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from kvbench.judge import wording
 from kvbench.judge.canaries import leaked
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
-from kvbench.judge.findings import Finding, FindingKind, clean
+from kvbench.judge.findings import NOT_PROVEN, Finding, FindingKind, clean, uncounted
 from kvbench.judge.instrument import contention_cores, scrape_coverage, send_lag_p99, swap_growth, swap_moved
-from kvbench.judge.integrity import clock_faults, identity_faults, source_faults
+from kvbench.judge.integrity import clock_faults, identity_faults, source_faults, sources_checked
 from kvbench.judge.lengths import lengths
 from kvbench.judge.offered import load_differences, never_sent, prompt_differences
 from kvbench.judge.verdict import RuleResult
@@ -227,8 +227,9 @@ def _unknown(comparison: Comparison) -> dict[FindingKind, str]:
     if comparison.attached:
         unknown[FindingKind.RESIDUE] = "attached servers were not restarted, so what their tiers held is unknown"
     silent = sorted({side.arm for side in rounds if not side.scrapes.supported})
+    unknown |= _sources_unknown([side for side in rounds if side.scrapes.supported])
     if silent:
-        text = f"no /metrics: {', '.join(silent)}"
+        text = NOT_PROVEN["silent"].format(arms=", ".join(silent))
         unknown |= dict.fromkeys((FindingKind.SCRAPE_GAP, FindingKind.RESET, FindingKind.SOURCES), text)
     if any(contention_cores(side, comparison.workload) is None for side in rounds):
         unknown[FindingKind.CONTENTION] = "what else used the host was not recorded in every round"
@@ -239,3 +240,19 @@ def _unknown(comparison: Comparison) -> dict[FindingKind, str]:
     if not rounds:
         unknown |= {kind: "no pair of rounds was recorded" for kind in FindingKind if kind is not FindingKind.ARMS}
     return unknown
+
+
+def _sources_unknown(rounds: Sequence[ArmRound]) -> dict[FindingKind, str]:
+    """What the counters of a round did not see, else arms whose metrics tell nothing that could be checked."""
+    lost: dict[str, dict[str, float]] = {}
+    for side in rounds:
+        for name, amount in side.counters.lost().items():
+            arm = lost.setdefault(side.arm, {})
+            arm[name] = arm.get(name, 0.0) + amount
+    if lost:
+        texts = [NOT_PROVEN["lost"].format(arms=arm, what=uncounted(grown)) for arm, grown in lost.items()]
+        return {FindingKind.SOURCES: wording.listed(texts)}
+    played = [side for side in rounds if _was_driven(side) and len(side.requests)]
+    checked = {side.arm for side in played if sources_checked(side)}
+    unchecked = sorted({side.arm for side in played} - checked)
+    return {FindingKind.SOURCES: NOT_PROVEN["unchecked"].format(arms=", ".join(unchecked))} if unchecked else {}

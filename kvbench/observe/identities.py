@@ -2,7 +2,8 @@
 
 vLLM counts prompts, their sources and what was cached in one go when a request is prefilled; which tier served it,
 and what the caches were asked, in one go when it is admitted. So sums within one of these hold in every scrape,
-sums across both only at rest, and only while nobody gave up between the two. Source: vLLM's `v1/metrics/stats.py`.
+sums across both only at rest, and over requests of whom none gave up between the two. Source: vLLM's
+`v1/metrics/stats.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kvbench.observe.token_sources import known_total
 from kvbench.observe.trtllm_names import BY_TIER, CACHED
 from kvbench.observe.vllm_names import BY_SOURCE, CACHED_BY_SOURCE, RECOMPUTED
 
-__all__ = ["IDENTITIES", "Gap", "Identity", "identity_breaks", "identity_gaps", "settled"]
+__all__ = ["IDENTITIES", "Gap", "Identity", "IdentityWatch", "identity_breaks", "identity_gaps", "settled"]
 
 Sum = Callable[[Exposition], float | None]
 
@@ -106,15 +107,37 @@ class Gap:
         return f"{what} are {self.whole:.0f}, but {others} add up to {self.parts:.0f}"
 
 
+class IdentityWatch:
+    """The identities of one server from scrape to scrape.
+
+    A request that gave up leaves its mark in the sums across admission and prefill for good. From the next rest on
+    they are judged by what they grew by since then, until another one gives up.
+    """
+
+    def __init__(self) -> None:
+        self._rests: dict[str, tuple[float, float, float]] = {}
+        """Of each identity: how many had given up at the rest that it is judged since, its whole and its parts."""
+
+    def gaps(self, exposition: Exposition) -> Iterator[Gap]:
+        """Every identity that the server tells enough for and that must hold at this moment, kept or not."""
+        at_rest, gave_up = settled(exposition), _given_up(exposition)
+        for identity in IDENTITIES:
+            whole, parts = identity.whole(exposition), identity.parts(exposition)
+            if whole is None or parts is None:
+                continue
+            if not identity.at_rest_only or (at_rest and not gave_up):
+                yield Gap(identity, whole, parts)
+            elif at_rest:
+                since = self._rests.get(identity.id)
+                if since is not None and since[0] == gave_up and whole >= since[1] and parts >= since[2]:
+                    yield Gap(identity, whole - since[1], parts - since[2])
+                else:
+                    self._rests[identity.id] = (gave_up, whole, parts)
+
+
 def identity_gaps(exposition: Exposition) -> Iterator[Gap]:
-    """Every identity that the server tells enough for and that must hold at this moment, kept or not."""
-    at_rest = settled(exposition)
-    for identity in IDENTITIES:
-        if identity.at_rest_only and not at_rest:
-            continue
-        whole, parts = identity.whole(exposition), identity.parts(exposition)
-        if whole is not None and parts is not None:
-            yield Gap(identity, whole, parts)
+    """Those that one page alone tells of."""
+    return IdentityWatch().gaps(exposition)
 
 
 def identity_breaks(exposition: Exposition) -> tuple[str, ...]:
@@ -123,9 +146,7 @@ def identity_breaks(exposition: Exposition) -> tuple[str, ...]:
 
 
 def settled(exposition: Exposition) -> bool:
-    """Whether the server says that no request runs or waits, and none gave up. False when it does not say."""
-    if _given_up(exposition):
-        return False
+    """Whether the server says that no request runs or waits. False when it does not say."""
     for engine in ("vllm:", "trtllm_"):
         under_way = _of(engine + "num_requests_running", engine + "num_requests_waiting")(exposition)
         if under_way is not None:
@@ -133,7 +154,7 @@ def settled(exposition: Exposition) -> bool:
     return False
 
 
-def _given_up(exposition: Exposition) -> bool:
-    """Whether a request was ever admitted and not prefilled, or admitted twice."""
+def _given_up(exposition: Exposition) -> float:
+    """How often a request may have been admitted and not prefilled, or admitted twice."""
     aborted = [known_total(exposition, "vllm:request_success", finished_reason=why) for why in ("abort", "error")]
-    return any((known_total(exposition, "vllm:num_preemptions"), *aborted))
+    return sum(count or 0.0 for count in (known_total(exposition, "vllm:num_preemptions"), *aborted))

@@ -11,7 +11,7 @@ from kvbench.observe.canonical import canonical, parse_engine
 from kvbench.observe.continuity import Fall, falls
 from kvbench.observe.exposition import Exposition
 from kvbench.observe.fetch import Fetched
-from kvbench.observe.identities import identity_gaps, settled
+from kvbench.observe.identities import IdentityWatch, settled
 from kvbench.observe.iteration_stats import IterationStats, looks_like_iteration_stats
 from kvbench.observe.mapping import CanonicalSample
 from kvbench.record.tables import METRICS
@@ -52,7 +52,7 @@ def metric_rows(scrapes: Iterable[Fetched], origin: float) -> pa.Table:
 def _read(scrapes: Iterable[Fetched]) -> Iterator[tuple[Fetched, list[CanonicalSample]]]:
     """Each scrape with what it and the one before it say."""
     before: Exposition | None = None
-    records = IterationStats()
+    records, identities = IterationStats(), IdentityWatch()
     for scrape in scrapes:
         if looks_like_iteration_stats(scrape.text):
             fell = records.add(scrape.text)
@@ -60,7 +60,7 @@ def _read(scrapes: Iterable[Fetched]) -> Iterator[tuple[Fetched, list[CanonicalS
             continue
         exposition = parse_engine(scrape.text, buckets=False)
         fell = falls(before, exposition) if before is not None else []
-        yield scrape, [*canonical(exposition), *_resets(fell), *_gaps(exposition)]
+        yield scrape, [*canonical(exposition), *_resets(fell), *_gaps(exposition, identities)]
         before = exposition
 
 
@@ -69,9 +69,9 @@ def _resets(fell: Iterable[Fall]) -> Iterator[CanonicalSample]:
         yield CanonicalSample(COUNTER_RESET, (("counter", fall.counter),), fall.by)
 
 
-def _gaps(exposition: Exposition) -> Iterator[CanonicalSample]:
+def _gaps(exposition: Exposition, identities: IdentityWatch) -> Iterator[CanonicalSample]:
     at = "rest" if settled(exposition) else "load"
-    for gap in identity_gaps(exposition):
+    for gap in identities.gaps(exposition):
         yield CanonicalSample(IDENTITY_GAP, (("at", at), ("identity", gap.identity.id)), gap.share)
 
 

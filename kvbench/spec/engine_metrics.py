@@ -130,5 +130,6 @@ Label counter: its canonical name, or `process` where the counters were created 
 IDENTITY_GAP = "identity_gap"
 """In a run's metrics, at every scrape: by how much the parts of a sum miss the whole, as a share of the larger.
 
-Labels: identity, and at: `rest` where no request was under way and none had given up, else `load`.
+Labels: identity, and at: `rest` where no request was under way, else `load`. Identities that need rest are there at
+rest alone, and after a request gave up by what they grew by since.
 """

@@ -173,10 +173,20 @@ def metric_rows(series: dict[tuple[str, str | None], Sequence[float]], times: Se
 def source_metrics(device: float, host: float, disk: float, computed: float) -> pd.DataFrame:
     """Counters that grow by these tokens in the measured part and by a tenth of it before."""
     grown = {"device": device, "host": host, "disk": disk, "computed": computed}
-    return metric_rows(
-        {("prompt_tokens_by_source", source): [0.1 * n, 0.1 * n, 1.1 * n] for source, n in grown.items()},
-        [5.0, WARM_S, WARM_S + MEASURED_S + 20],
+    times = [5.0, WARM_S, WARM_S + MEASURED_S + 20]
+    sources = metric_rows(
+        {("prompt_tokens_by_source", source): [0.1 * n, 0.1 * n, 1.1 * n] for source, n in grown.items()}, times
     )
+    return pd.concat([sources, identity_rows(*((t_s, "load", "prompt-tokens", 0.0) for t_s in times))])
+
+
+def identity_rows(*told: tuple[float, str, str, float]) -> pd.DataFrame:
+    """Rows of (seconds, where, identity, share that is missed)."""
+    rows = [
+        {"t_s": t_s, "name": "identity_gap", "labels": json.dumps({"at": at, "identity": which}), "value": share}
+        for t_s, at, which, share in told
+    ]
+    return as_table(pd.DataFrame(rows, columns=METRICS.names), METRICS)
 
 
 @lru_cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 
 from kvbench.judge.integrity import clock_faults, identity_faults, source_faults
 from kvbench.judge.judge import judge
-from kvbench.record.tables import METRICS
 from tests.judge.ask import result_of
-from tests.judge.build import arm_round, as_table, comparison, counters, good_pairs, request_rows
+from tests.judge.build import arm_round, comparison, counters, good_pairs, identity_rows, request_rows
 from tests.judge.change import Edit, after_sending, edited, setting, with_candidate
 
 
@@ -47,9 +45,24 @@ class TestTokenSources:
 
     BROKEN = counters([0, 1e5], [0, 2e5], prompts=[0, 4e5])
 
-    def test_of_failed_requests_are_not_known(self) -> None:
-        assert self.faults(self.BROKEN) == ["sources together 300,000 tokens, prompts 400,000"]
-        assert self.faults(self.BROKEN, setting("status", "error", 3)) == []
+    @pytest.mark.parametrize("failed", [None, 3])
+    def test_that_are_a_quarter_off_are_found_whoever_failed(self, failed: int | None) -> None:
+        edit = None if failed is None else setting("status", "error", failed)
+        assert self.faults(self.BROKEN, edit) == ["sources together 300,000 tokens, prompts 400,000"]
+        counted = counters([0, 1e5], [0, 2e5], prompts=[0, 3e5])
+        (fault,) = self.faults(counted, edit)
+        assert fault.startswith("prompt tokens: the counter says 300,000, the answers say ")
+
+    def test_of_failed_requests_lie_between_nothing_and_their_prompts(self) -> None:
+        failed = setting("status", "error", slice(200, 249))  # of those that had nothing cached
+        for counted in (350_000.0, 360_000.0, 400_000.0):
+            sound = counters([0, self.CACHED], [0, counted - self.CACHED], prompts=[0, counted])
+            assert self.faults(sound, failed) == []
+        more = counters([0, self.CACHED], [0, 403_000 - self.CACHED], prompts=[0, 403_000])
+        assert self.faults(more, failed) == [
+            "prompt tokens: the counter says 403,000, the answers say 350,000 and failed requests "
+            "at most 50,000 more"
+        ]
 
     def test_of_answers_that_a_user_left_are_counted_by_both(self) -> None:
         sound = counters([0, self.CACHED], [0, self.COMPUTED], prompts=[0, 4e5])
@@ -76,17 +89,8 @@ class TestTheEnginesOwnSums:
     """As the scrapes found them (`kvbench.observe.rows`)."""
 
     def rows(self, *told: tuple[float, str, str, float]) -> pd.DataFrame:
-        """Rows of (seconds, where, identity, share), beside those of a sound round."""
-        gaps = [
-            {
-                "t_s": t_s,
-                "name": "identity_gap",
-                "labels": json.dumps({"at": at, "identity": which}),
-                "value": share,
-            }
-            for t_s, at, which, share in told
-        ]
-        return pd.concat([good_pairs(1)[0].candidate.metrics, as_table(pd.DataFrame(gaps), METRICS)])
+        """Beside those of a sound round."""
+        return pd.concat([good_pairs(1)[0].candidate.metrics, identity_rows(*told)])
 
     def faults(self, *told: tuple[float, str, str, float]) -> list[str]:
         return identity_faults(replace(good_pairs(1)[0].candidate, metrics=self.rows(*told)))
@@ -103,6 +107,13 @@ class TestTheEnginesOwnSums:
 
     def test_may_be_off_a_little_and_under_load(self) -> None:
         assert self.faults((9.0, "rest", "prompt-tokens", 0.004), (9.0, "load", "prompt-tokens", 0.3)) == []
+
+    def test_that_are_missed_under_load_in_two_scrapes_in_a_row_are_told(self) -> None:
+        """One alone may have fallen between two counts of the same event."""
+        apart = (11.0, "load", "prompt-tokens", 0.25), (13.0, "load", "prompt-tokens", 0.25)
+        between = (12.0, "load", "prompt-tokens", 0.0), (12.0, "load", "cached-tokens", 0.25)
+        assert self.faults(*apart, *between) == []
+        assert self.faults(*apart) == ["the engine's own sum of prompt-tokens is off by 25 % at 11 s"]
 
     def test_that_are_missed_make_the_run_invalid(self) -> None:
         pairs = good_pairs()

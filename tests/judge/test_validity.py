@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.findings import FindingKind
@@ -200,6 +201,37 @@ class TestMetrics:
 
 
 class TestWhatCannotBeChecked:
+    def test_metrics_without_any_tokens_do_not_say_that_tokens_add_up(self) -> None:
+        pairs = good_pairs()
+        for place in range(3):
+            pairs = with_candidate(pairs, place, metrics=metric_rows({("preemptions", None): [0, 0]}, [5.0, 130.0]))
+        checked = check_validity(comparison(pairs))
+        assert checked.findings == ()
+        assert set(checked.unknown) == {FindingKind.SOURCES}
+        assert checked.unknown[FindingKind.SOURCES].startswith("the metrics of tiered tell no tokens that could be")
+
+    @pytest.mark.parametrize(
+        ("counter", "what"), [("iterations_unseen", "3 iterations"), ("metric_events_lost", "3 events")]
+    )
+    def test_what_was_never_counted_makes_sources_unknown(self, counter: str, what: str) -> None:
+        """Given counters that missed something, then no rule on sources is decided, and the reason is said."""
+        pairs = good_pairs()
+        lost = pd.concat([pairs[1].candidate.metrics, metric_rows({(counter, None): [2, 5]}, [5.0, 130.0])])
+        run = comparison(with_candidate(pairs, 1, metrics=lost))
+        verdict = judge(run)
+        assert check_validity(run).findings == ()
+        found = result_of(verdict, "token-sources-broken")
+        assert (found.status, found.text) == (
+            "unknown",
+            f"tiered: {what} were never counted, so where tokens came from is not known",
+        )
+        promoted = result_of(verdict, "promoted")
+        assert promoted.status == "unknown"
+        assert f"{what} of tiered were never counted" in promoted.text
+        assert verdict.verdict == "INCONCLUSIVE"
+        still = pd.concat([pairs[1].candidate.metrics, metric_rows({(counter, None): [2, 2]}, [5.0, 130.0])])
+        assert judge(comparison(with_candidate(pairs, 1, metrics=still))).verdict == "GO"
+
     def test_is_unknown_and_does_not_block(self) -> None:
         pairs = with_candidate(
             good_pairs(), 0, config_unknown=("size of the host tier",), host=host_rows().iloc[:0]

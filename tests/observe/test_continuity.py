@@ -13,7 +13,7 @@ from kvbench.observe.canonical import identity_breaks, parse_engine, resets
 from kvbench.observe.continuity import Fall, falls
 from kvbench.observe.exposition import Exposition
 from kvbench.observe.fetch import Fetched
-from kvbench.observe.identities import identity_gaps, settled
+from kvbench.observe.identities import IdentityWatch, identity_gaps, settled
 from kvbench.observe.rows import metric_rows
 from tests.observe.pages import by_label, counters, page
 
@@ -174,6 +174,30 @@ class TestIdentities:
         assert breaks(tiers=more, hits=hits, load="") == ()
         aborted = by_label("vllm:request_success", "finished_reason", {"length": 5, "abort": 1})
         assert breaks(tiers=more, hits=hits, load=AT_REST + aborted) == ()
+
+    def test_go_on_being_checked_after_a_request_gave_up(self) -> None:
+        """Given a request that was admitted and aborted, then sums across both hold for what came after it."""
+        aborted = AT_REST + by_label("vllm:request_success", "finished_reason", {"length": 5, "abort": 1})
+
+        def scrape(prompt: float, cached: float, tiers: float, load: str = aborted) -> Exposition:
+            parts = sound(prompt, cached) | {"load": load}
+            parts["tiers"] = by_label("vllm:prompt_tokens_cached_by_source", "source", {"device": tiers})
+            parts["hits"] = counters({"vllm:prefix_cache_hits": tiers, "vllm:external_prefix_cache_hits": 0})
+            return parse_engine("".join(parts.values()))
+
+        def missed(*scrapes: Exposition) -> list[tuple[str, float]]:
+            watch = IdentityWatch()
+            every = [gap for each in scrapes for gap in watch.gaps(each)]
+            return [(gap.identity.id, gap.share) for gap in every if gap.share]
+
+        left = scrape(100, 60, 70)  # ten tokens of the aborted request were only looked up
+        assert missed(left, scrape(200, 160, 170)) == []
+        assert missed(left, scrape(200, 160, 195)) == [("cached-sources", -0.2)]
+        again = aborted.replace(" 1\n", " 2\n")
+        assert again != aborted
+        assert missed(left, scrape(200, 160, 195, again)) == []
+        assert missed(left, scrape(200, 160, 195, BUSY)) == []
+        assert missed(left, scrape(50, 20, 30), scrape(60, 30, 40)) == [], "a server that began anew"
 
     def test_a_cached_token_that_was_computed_all_the_same_is_counted_on_both_sides(self) -> None:
         """As releases from 0.16 on do for a prompt that was cached to its last token."""
