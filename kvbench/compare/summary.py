@@ -9,14 +9,16 @@ from rich.table import Table
 from kvbench.compare.stored import read_round
 from kvbench.judge.case import JudgedRound
 from kvbench.judge.hit_quality import source_rows
+from kvbench.judge.host_path import arm_host
 from kvbench.judge.latency import carries
 from kvbench.judge.ledger import arm_totals
 from kvbench.judge.phases import measured_start
-from kvbench.judge.quality import LedgerTotals, SourceTtft
+from kvbench.judge.quality import ArmHost, LedgerTotals, SourceTtft
 from kvbench.judge.sources import Counters, add_sources
 from kvbench.record.manifest import Manifest
 from kvbench.record.run_directory import RunDirectory
 from kvbench.report.hits import ledger_table, source_table
+from kvbench.report.host import host_tables
 from kvbench.report.streams import say
 from kvbench.report.terminal import plain_table
 from kvbench.report.view import CLOSED_LOOP
@@ -44,6 +46,7 @@ def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
         }
     start, arm = measured_start(manifest.workload), manifest.arms[0].name
     totals = arm_totals(arm, rounds)
+    host = arm_host(manifest.arms[0].profile, rounds, manifest.workload)
     by_source = source_rows(arm, [JudgedRound(r, manifest.workload) for r in rounds], lambda _: None)
     return {
         "run": str(run.path),
@@ -53,6 +56,7 @@ def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
         "sources": add_sources(Counters(r.metrics).by_source(start) for r in rounds),
         "ledger": None if totals is None else totals.model_dump(),
         "ttft_by_source": [row.model_dump() for row in by_source],
+        "host": None if host is None else host.model_dump(),
         "events": [{"kind": e.kind, "t_s": e.t_s, "detail": e.detail} for r in rounds for e in r.events],
         "config_differences": sorted({d for r in rounds for d in r.config_differences}),
     }
@@ -84,11 +88,12 @@ def show_summary(console: Console, manifest: Manifest, summary: dict[str, object
 
 
 def _show_hits(console: Console, summary: dict[str, object]) -> None:
-    """How the ledger of the requests agrees with the counters, and TTFT by source."""
-    totals, rows = summary["ledger"], summary["ttft_by_source"]
+    """How the ledger of the requests agrees with the counters, TTFT by source, and what the host did."""
+    totals, rows, host = summary["ledger"], summary["ttft_by_source"], summary["host"]
     tables = [ledger_table([LedgerTotals.model_validate(totals)])] if totals is not None else []
     if isinstance(rows, list):
         tables.append(source_table([SourceTtft.model_validate(row) for row in rows]))
+    tables += host_tables([ArmHost.model_validate(host)]) if host is not None else ()
     for table in tables:
         if table.rows:
             console.print(f"\n{table.heading}", markup=False)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
 
 from kvbench.doctor.host import Gpu
+from kvbench.observe.gpu import Told, unread
+from kvbench.spec.host_figures import NO_GPU
 
 __all__ = ["link_now", "read_gpus"]
-
-Value = TypeVar("Value")
-
-INSTALL = "pip install 'kvbench[gpu]'"
 
 
 def read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
@@ -37,19 +33,14 @@ def read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
 
 
 def _without_package(root: Path = Path("/")) -> str:
-    """The driver's own traces tell a host without GPU from one whose GPU cannot be asked."""
-    if (root / "proc/driver/nvidia/gpus").is_dir() or list(root.glob("dev/nvidia[0-9]*")):
-        return f"there is an NVIDIA GPU, but nvidia-ml-py is not installed to read it: {INSTALL}"
-    if (root / "dev/kfd").exists():
-        return "there is an AMD GPU, which is not read"
-    return "no GPU: this host has no driver of one"
+    return NO_GPU[unread(root)]
 
 
 def _gpu(nvml: ModuleType, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     bus = str(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
-    told = _Told(nvml)
+    told = Told(nvml)
     busy = told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     return Gpu(
         index=index,
@@ -64,19 +55,6 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu:
         memory_free=int(memory.free),
         busy=busy / 100 if busy is not None else None,
     )
-
-
-class _Told:
-    """Asks; None for what this GPU does not support."""
-
-    def __init__(self, nvml: ModuleType) -> None:
-        self._nvml = nvml
-
-    def __call__(self, ask: Callable[[], Value]) -> Value | None:
-        try:
-            return ask()
-        except self._nvml.NVMLError:
-            return None
 
 
 def _text(value: str | bytes) -> str:
@@ -101,7 +79,7 @@ def link_now(bus: str) -> tuple[int | None, int | None]:
     pynvml.nvmlInit()
     try:
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus.encode())
-        told = _Told(pynvml)
+        told = Told(pynvml)
         return (
             told(lambda: int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))),
             told(lambda: int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle))),

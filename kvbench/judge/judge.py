@@ -19,6 +19,7 @@ from kvbench.judge.findings import FindingKind
 from kvbench.judge.guardrails import judge_guardrails
 from kvbench.judge.held_out import held_out
 from kvbench.judge.hit_quality import hit_quality, losses
+from kvbench.judge.host_path import host_paths
 from kvbench.judge.instrument import instrument
 from kvbench.judge.ledger import ledger_totals
 from kvbench.judge.predicted import source_predictions
@@ -96,6 +97,7 @@ def judge(comparison: Comparison) -> CandidateVerdict:
         hits=hits,
         holdout=held_out(case),
         prediction=source_predictions(case),
+        host=host_paths(comparison),
     )
 
 

@@ -1,4 +1,5 @@
-"""What a verdict says about single hits: values of `verdict.json`. They describe; rules decide. Seconds, tokens."""
+"""What a verdict says about single hits and about the host: values of `verdict.json`. They describe; rules decide.
+Seconds, tokens, bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from pydantic import AliasChoices, Field
 from kvbench.judge.verdict_model import JudgeModel
 
 __all__ = [
+    "ArmHost",
     "HitQuality",
     "Holdout",
+    "HostReading",
     "LedgerTotals",
     "Movement",
     "Neighbours",
@@ -173,3 +176,28 @@ class Holdout(JudgeModel):
     """What the tier does to the mean TTFT: below zero is faster with it."""
     ci: Ends | None = None
     method: str
+
+
+class HostReading(JudgeModel):
+    """One figure of the host over the measured parts of all rounds; `kvbench.spec.host_figures` has its words."""
+
+    name: str
+    unit: str | None
+    n: int
+    """Samples, one a second."""
+    p50: float
+    max: float
+    min: float
+
+
+class ArmHost(JudgeModel):
+    """The machine that kvbench ran on while one arm was measured."""
+
+    arm: str
+    readings: list[HostReading]
+    no_gpu: str | None = None
+    """Why no GPU was read; None: some were, or it was not looked for."""
+    host_tier_asked_bytes: float | None = None
+    """By the profile; None: it has no host tier."""
+    host_tier_proven_bytes: float | None = None
+    """What the running engine proved to have; None: that could not be proven."""

@@ -1,4 +1,5 @@
-"""Samples the host once a second while a round runs: who uses the processors, memory, pressure, the tier's disk.
+"""Samples the host once a second while a round runs: who uses the processors, memory, pressure, the tier's disk,
+the network, GPUs. The names stand in `kvbench.spec.host_figures`.
 
 Contention is steal plus CPU that neither kvbench nor an engine used. What the host does not tell is an absent row.
 """
@@ -9,19 +10,25 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
+from kvbench.engine.processes import SHM, mapped_shm
 from kvbench.observe import proc
+from kvbench.observe.cgroup import cgroup_limits, cgroup_throttled_s
+from kvbench.observe.gpu import GpuReader
 from kvbench.observe.grid import beats
 from kvbench.record.atomic import write_table
 from kvbench.record.tables import HOST
 
-__all__ = ["HostSampler", "Snapshot", "rates", "snapshot", "tree_cpu_s", "trees"]
+__all__ = ["HostSampler", "Snapshot", "mapped_bytes", "rates", "snapshot", "tree_cpu_s", "trees"]
 
 PERIOD_S = 1.0
+MAPPED_EVERY = 10
+"""Samples. Reading the map of a large process takes milliseconds and holds it up meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,10 @@ class Snapshot:
     swap: tuple[int, int] | None
     """Bytes from and to swap."""
     sizes: dict[str, float]
+    disk_waits: tuple[int, float, int, float] | None = None
+    """Reads of the tier's disk and their seconds, writes and theirs."""
+    more: dict[str, float] = field(default_factory=dict)
+    """What else grows, by the name of its rate."""
 
 
 def trees(processes: dict[int, proc.Process], roots: Iterable[int]) -> dict[int, proc.Process]:
@@ -80,7 +91,7 @@ def snapshot(roots: Iterable[int], engine: Iterable[int], disk_path: Path | None
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     everything = proc.processes()
     engine_tree = trees(everything, engine)
-    sizes: dict[str, float] = dict(proc.memory()) | _clocks()
+    sizes: dict[str, float] = dict(proc.memory()) | _clocks() | cgroup_limits() | _shared_memory()
     if (memory := proc.resident(engine_tree)) is not None:
         sizes["engine_memory_bytes"] = memory.private + memory.shared
         sizes["engine_rss_bytes"] = memory.total
@@ -94,7 +105,34 @@ def snapshot(roots: Iterable[int], engine: Iterable[int], disk_path: Path | None
         disk=proc.disk_bytes(disk_path) if disk_path is not None else None,
         swap=proc.swap_bytes(),
         sizes=sizes,
+        disk_waits=proc.disk_waits(disk_path) if disk_path is not None else None,
+        more=_more(),
     )
+
+
+def _shared_memory(shm: Path = SHM) -> dict[str, float]:
+    """Of `/dev/shm`: files that have lost their names count for as long as somebody maps them."""
+    try:
+        told = os.statvfs(shm)
+    except OSError:
+        return {}
+    size = told.f_blocks * told.f_frsize
+    return {"shm_size_bytes": size, "shm_used_bytes": size - told.f_bfree * told.f_frsize}
+
+
+def _more() -> dict[str, float]:
+    found: dict[str, float] = {}
+    if (network := proc.network_bytes()) is not None:
+        found["network_received_bytes_per_s"], found["network_sent_bytes_per_s"] = network
+    if (throttled_s := cgroup_throttled_s()) is not None:
+        found["cgroup_cpu_throttled_share"] = throttled_s
+    return found
+
+
+def mapped_bytes(engine: Iterable[int]) -> float | None:
+    """Of `/dev/shm` by the engine's processes, which share it: the largest mapping. None: there is no process."""
+    each = [sum(mapped_shm(pid).values()) for pid in trees(proc.processes(), engine)]
+    return float(max(each)) if each else None
 
 
 def _clocks() -> dict[str, float]:
@@ -126,7 +164,19 @@ def rates(before: Snapshot, after: Snapshot) -> dict[str, float]:
         if first is not None and last is not None:
             found[f"{name}_read_bytes_per_s"] = (last[0] - first[0]) / elapsed
             found[f"{name}_write_bytes_per_s"] = (last[1] - first[1]) / elapsed
-    return found
+    for name, total in after.more.items():
+        if name in before.more:
+            found[name] = (total - before.more[name]) / elapsed
+    return found | _latencies(before, after)
+
+
+def _latencies(before: Snapshot, after: Snapshot) -> dict[str, float]:
+    """Mean over the reads and over the writes that ended in between; absent where there were none."""
+    if before.disk_waits is None or after.disk_waits is None:
+        return {}
+    reads, read_s, writes, write_s = (b - a for a, b in zip(before.disk_waits, after.disk_waits, strict=True))
+    means = (("disk_read_latency_s", reads, read_s), ("disk_write_latency_s", writes, write_s))
+    return {name: seconds / count for name, count, seconds in means if count > 0}
 
 
 class HostSampler:
@@ -180,10 +230,14 @@ class HostSampler:
     def _run(self) -> None:
         try:
             before: Snapshot | None = None
-            for _ in beats(self._period_s, self._stop):
-                now = snapshot([self._own_pid], tuple(self._engine_pids()), self._disk_path)
-                values = now.sizes | (rates(before, now) if before is not None else {})
-                self._rows += [(now.t, name, value) for name, value in sorted(values.items())]
-                before = now
+            with closing(GpuReader()) as gpus:
+                for number, _ in enumerate(beats(self._period_s, self._stop)):
+                    engine = tuple(self._engine_pids())
+                    now = snapshot([self._own_pid], engine, self._disk_path)
+                    values = now.sizes | gpus.read() | (rates(before, now) if before is not None else {})
+                    if number % MAPPED_EVERY == 0 and (mapped := mapped_bytes(engine)) is not None:
+                        values["engine_shm_mapped_bytes"] = mapped
+                    self._rows += [(now.t, name, value) for name, value in sorted(values.items())]
+                    before = now
         except Exception as error:  # noqa: BLE001 - raised again by `stop`, on the thread that can act on it
             self._failure = error

@@ -15,7 +15,9 @@ __all__ = [
     "Resident",
     "cpu_times",
     "disk_bytes",
+    "disk_waits",
     "memory",
+    "network_bytes",
     "pressure_totals",
     "processes",
     "resident",
@@ -115,7 +117,7 @@ def _sizes(status: Path) -> dict[str, int] | None:
 
 
 def memory(proc: Path = Path("/proc")) -> dict[str, int]:
-    """Of the whole host, bytes: available, shmem, and swap in use."""
+    """Of the whole host, bytes: available, shmem, page cache apart from it, and swap in use."""
     try:
         lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -124,6 +126,8 @@ def memory(proc: Path = Path("/proc")) -> dict[str, int]:
     found = {
         "memory_available_bytes": size.get("MemAvailable"),
         "memory_shmem_bytes": size.get("Shmem"),
+        # The kernel counts shared memory as cached.
+        "memory_cache_bytes": size["Cached"] - size["Shmem"] if {"Cached", "Shmem"} <= set(size) else None,
         "swap_used_bytes": size["SwapTotal"] - size["SwapFree"] if "SwapFree" in size else None,
     }
     return {name: value for name, value in found.items() if value is not None}
@@ -157,6 +161,17 @@ def pressure_totals(proc: Path = Path("/proc")) -> dict[str, float]:
 
 def disk_bytes(path: Path, proc: Path = Path("/proc")) -> tuple[int, int] | None:
     """Bytes read and written since boot by the device that holds `path`; None where it has no block device."""
+    fields = _disk_fields(path, proc)
+    return None if fields is None else (int(fields[5]) * SECTOR_BYTES, int(fields[9]) * SECTOR_BYTES)
+
+
+def disk_waits(path: Path, proc: Path = Path("/proc")) -> tuple[int, float, int, float] | None:
+    """Of the same device since boot: reads, seconds that they took together, queueing included; then of writes."""
+    fields = _disk_fields(path, proc)
+    return None if fields is None else (int(fields[3]), int(fields[6]) / 1e3, int(fields[7]), int(fields[10]) / 1e3)
+
+
+def _disk_fields(path: Path, proc: Path) -> list[str] | None:
     try:
         while not path.exists() and path != path.parent:
             path = path.parent
@@ -166,5 +181,19 @@ def disk_bytes(path: Path, proc: Path = Path("/proc")) -> tuple[int, int] | None
         return None
     for fields in map(str.split, lines):
         if (int(fields[0]), int(fields[1])) == (os.major(device), os.minor(device)):
-            return int(fields[5]) * SECTOR_BYTES, int(fields[9]) * SECTOR_BYTES
+            return fields
     return None
+
+
+def network_bytes(proc: Path = Path("/proc"), interfaces: Path = Path("/sys/class/net")) -> tuple[int, int] | None:
+    """Bytes received and sent since boot by the network devices; where there are none, as in a container, by all
+    interfaces but the loopback. Bridges and tunnels count again what goes through a device."""
+    try:
+        lines = (proc / "net" / "dev").read_text(encoding="utf-8").splitlines()[2:]
+    except OSError:
+        return None
+    counted = {name.strip(): counts.split() for name, _, counts in (line.rpartition(":") for line in lines)}
+    counted.pop("lo", None)
+    devices = [name for name in counted if (interfaces / name / "device").exists()]
+    chosen = [counted[name] for name in devices or counted]
+    return (sum(int(each[0]) for each in chosen), sum(int(each[8]) for each in chosen)) if chosen else None

@@ -53,7 +53,11 @@ def _candidate(candidate: CandidateView, confidence: str) -> list[str]:
         _sources(candidate.sources),
         "### Latency, all rounds together",
         _latency(candidate),
-        *(block for table in (*candidate.prediction, *candidate.hits) for block in _plain_table(table)),
+        *(
+            block
+            for table in (*candidate.prediction, *candidate.hits, *candidate.host)
+            for block in _plain_table(table)
+        ),
         "### Load that was achieved" if candidate.achieved else "",
         _achieved(candidate),
         "### The instrument itself",

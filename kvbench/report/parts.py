@@ -133,6 +133,8 @@ class TableView:
     right: int
     brief: bool = False
     """Whether it has a place where room is short."""
+    wide: bool = False
+    """Whether a terminal shows it that has room for whole tables."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,8 @@ class CandidateView:
     """What plans said, beside what was measured."""
     hits: tuple[TableView, ...]
     """What single hits were worth, and how that is known."""
+    host: tuple[TableView, ...]
+    """What the host and the transfer path did."""
 
     def latency_of(self, metric: str) -> tuple[LatencyView, ...]:
         return tuple(row for row in self.latency if row.metric == metric)

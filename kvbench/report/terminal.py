@@ -123,8 +123,8 @@ def _detail(candidate: CandidateView, width: int, *, named: bool) -> Iterable[Re
     yield from (_sources(sources, width) for sources in candidate.sources)
     yield _heading(f"TTFT by class{of}")
     yield _ttft(candidate)
-    for table in (*candidate.prediction, *candidate.hits):
-        if table.brief:
+    for table in (*candidate.prediction, *candidate.hits, *candidate.host):
+        if table.brief or (table.wide and width >= WIDE):
             yield _heading(f"{table.heading}{of}")
             yield plain_table(table, width)
     if candidate.achieved:

@@ -11,6 +11,7 @@ from kvbench.judge.verdict import CandidateVerdict, ClassChange, Outcome, RuleRe
 from kvbench.report.achieved import achieved
 from kvbench.report.data import ArmFacts, ReportData
 from kvbench.report.hits import hit_tables
+from kvbench.report.host import host_tables
 from kvbench.report.instrument import instrument_figures
 from kvbench.report.parts import (
     ArmView,
@@ -114,6 +115,7 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
         ),
         prediction=prediction_tables(verdict.prediction),
         hits=hit_tables(verdict),
+        host=host_tables(verdict.host),
     )
 
 

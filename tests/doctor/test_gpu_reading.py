@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import ctypes
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from kvbench.doctor import nvml
 from kvbench.doctor.cuda import CudaError, measure_copies
 from kvbench.doctor.nvml import read_gpus
+from kvbench.observe.gpu import GpuReader
+from kvbench.spec.host_figures import NO_GPU, host_figure
 
 GIB = 2**30
 
@@ -49,6 +52,12 @@ def stand_in(count: int = 2, *, no_links: bool = False, broken: bool = False) ->
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=24 * GIB, free=20 * GIB),
         nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=f"00000000:0{handle}:00.0".encode()),
         nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=7),
+        NVML_CLOCK_SM=1,
+        NVML_PCIE_UTIL_TX_BYTES=0,
+        NVML_PCIE_UTIL_RX_BYTES=1,
+        nvmlDeviceGetClockInfo=lambda handle, clock: 2040 * clock,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x21 if handle else 0x1,
+        nvmlDeviceGetPcieThroughput=lambda handle, way: link(7_000_000 if way else 3_000)(handle),
         nvmlDeviceGetCurrPcieLinkGeneration=link(1),
         nvmlDeviceGetMaxPcieLinkGeneration=link(4),
         nvmlDeviceGetCurrPcieLinkWidth=link(8),
@@ -73,6 +82,40 @@ def test_what_a_gpu_does_not_tell_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "pynvml", stand_in(1, no_links=True))
     found, _absent = read_gpus()
     assert (found[0].generation, found[0].lanes_max) == (None, None)
+
+
+def test_every_gpu_is_sampled_while_a_round_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in())
+    with closing(GpuReader()) as reader:
+        found = reader.read()
+    of_first = {name: value for name, value in found.items() if name.startswith("gpu0_")}
+    assert of_first == {
+        "gpu0_memory_used_bytes": 4 * GIB,
+        "gpu0_busy_share": 0.07,
+        "gpu0_clock_hz": 2040e6,
+        "gpu0_throttled_share": 0.0,
+        "gpu0_pcie_received_bytes_per_s": 7e9,
+        "gpu0_pcie_sent_bytes_per_s": 3e6,
+        "gpu0_pcie_generation": 1,
+        "gpu0_pcie_lanes": 8,
+    }
+    assert found["gpu1_throttled_share"] == 1.0, "by heat; being idle is no throttling"
+    assert all(host_figure(name) is not None for name in found)
+
+
+def test_what_a_gpu_does_not_tell_is_absent_from_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in(1, no_links=True))
+    with closing(GpuReader()) as reader:
+        assert not any("pcie" in name for name in reader.read())
+
+
+@pytest.mark.parametrize("module", [stand_in(broken=True), stand_in(0)])
+def test_a_sample_without_gpu_says_why(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    with closing(GpuReader()) as reader:
+        assert {NO_GPU[int(code)] for code in reader.read().values()} == {
+            "no GPU: its driver does not answer, or shows none"
+        }
 
 
 def test_no_gpu_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

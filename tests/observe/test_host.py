@@ -9,14 +9,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from mmap import mmap
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pandas as pd
 import pytest
 
 from kvbench.observe import proc
-from kvbench.observe.host import HostSampler, Snapshot, rates, snapshot, tree_cpu_s, trees
+from kvbench.observe.cgroup import cgroup_limits, cgroup_throttled_s
+from kvbench.observe.host import HostSampler, Snapshot, mapped_bytes, rates, snapshot, tree_cpu_s, trees
 from kvbench.observe.proc import Process
+from kvbench.spec.host_figures import GPU_ABSENT, host_figure
 
 SPIN = "import time\nend = time.monotonic() + 60\nprint(flush=True)\nwhile time.monotonic() < end: pass"
 
@@ -165,3 +169,89 @@ def test_a_path_that_is_not_there_yet_lies_on_the_disk_of_its_parent(tmp_path: P
     line = f"{os.major(device)} {os.minor(device)} disk 1 0 20 0 1 0 40 0 0 0 0\n"
     (tmp_path / "diskstats").write_text(line)
     assert proc.disk_bytes(tmp_path / "not" / "yet", tmp_path) == (20 * 512, 40 * 512)
+
+
+def test_page_cache_is_told_apart_from_shared_memory(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable: 9 kB\nCached: 700 kB\nShmem: 200 kB\nSwapTotal: 0 kB\n")
+    found = proc.memory(tmp_path)
+    assert (found["memory_shmem_bytes"], found["memory_cache_bytes"]) == (200 * 1024, 500 * 1024)
+    (tmp_path / "meminfo").write_text("Cached: 700 kB\n")
+    assert proc.memory(tmp_path) == {}
+
+
+def test_latency_of_the_tiers_disk_is_a_mean_over_what_ended(tmp_path: Path) -> None:
+    device = tmp_path.stat().st_dev
+    line = f"{os.major(device)} {os.minor(device)} disk 3 0 20 15 2 0 40 8 0 0 0\n"
+    (tmp_path / "diskstats").write_text(line)
+    assert proc.disk_waits(tmp_path, tmp_path) == (3, 0.015, 2, 0.008)
+    before = Snapshot(1.0, 1.0, None, {}, {}, None, None, {}, (3, 0.015, 2, 0.008))
+    after = replace(before, t=2.0, disk_waits=(7, 0.025, 2, 0.008))
+    assert rates(before, after) == {"disk_read_latency_s": pytest.approx(0.0025)}, "nothing was written"
+    assert rates(replace(before, disk_waits=None), after) == {}
+
+
+def test_network_is_that_of_devices_else_of_all_but_the_loopback(tmp_path: Path) -> None:
+    rows = {"lo": (9, 9), "eth0": (100, 20), "veth7": (100, 20)}
+    lines = [f"{name}: {received} 1 0 0 0 0 0 0 {sent} 1 0" for name, (received, sent) in rows.items()]
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "dev").write_text("\n".join(["Inter-|", " face |", *lines]))
+    assert proc.network_bytes(tmp_path, tmp_path) == (200, 40)
+    (tmp_path / "eth0" / "device").mkdir(parents=True)
+    assert proc.network_bytes(tmp_path, tmp_path) == (100, 20)
+    assert proc.network_bytes(tmp_path / "nowhere", tmp_path) is None
+    before = Snapshot(1.0, 1.0, None, {}, {}, None, None, {}, more={"network_sent_bytes_per_s": 20.0})
+    assert rates(before, replace(before, t=3.0, more={"network_sent_bytes_per_s": 60.0})) == {
+        "network_sent_bytes_per_s": 20.0
+    }
+
+
+def test_limits_of_the_control_group_are_the_tightest_around_it(tmp_path: Path) -> None:
+    group = tmp_path / "slice" / "pod"
+    group.mkdir(parents=True)
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("0::/slice/pod\n")
+    assert cgroup_limits(tmp_path, tmp_path) == {}
+    assert cgroup_throttled_s(tmp_path, tmp_path) is None
+    (group / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "slice" / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "slice" / "cpu.stat").write_text("usage_usec 9\nthrottled_usec 2500000\n")
+    assert cgroup_limits(tmp_path, tmp_path) == {"cgroup_cpu_limit_cores": 1.5}
+    assert cgroup_throttled_s(tmp_path, tmp_path) == 2.5
+
+
+def test_limits_of_version_1_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "self" / "cgroup").write_text("4:cpu,cpuacct:/docker/x\n3:pids:/docker/x\n")
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("50000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu" / "cpu.stat").write_text("throttled_time 3000000000\n")
+    assert cgroup_limits(tmp_path, tmp_path) == {"cgroup_cpu_limit_cores": 0.5}
+    assert cgroup_throttled_s(tmp_path, tmp_path) == 3.0
+
+
+def test_what_the_engine_maps_of_shared_memory_and_what_lies_there_is_told() -> None:
+    with NamedTemporaryFile(dir="/dev/shm", prefix="kvbench-test-") as file:
+        file.truncate(1 << 20)
+        with mmap(file.fileno(), 1 << 20) as mapping:
+            mapping[:] = b"\1" * (1 << 20)
+            seen = snapshot([os.getpid()], [], None)
+            assert seen.sizes["shm_size_bytes"] >= seen.sizes["shm_used_bytes"] >= 1 << 20
+            mapped = mapped_bytes([os.getpid()])
+            assert mapped is not None
+            assert mapped >= 1 << 20
+    assert mapped_bytes([1 << 30]) is None
+
+
+def test_every_sample_of_a_host_has_its_words(tmp_path: Path) -> None:
+    """Given a round that was sampled, then all there is but clocks and plain sizes of processes is shown."""
+    sampler = HostSampler(tmp_path, engine_pids=lambda: (os.getpid(),), disk_path=tmp_path, period_s=0.05)
+    sampler.start()
+    time.sleep(0.3)
+    sampler.stop(time.monotonic())
+    names = set(pd.read_parquet(tmp_path / "host.parquet")["name"])
+    assert {"memory_cache_bytes", "network_sent_bytes_per_s", "engine_shm_mapped_bytes", "shm_used_bytes"} <= names
+    assert GPU_ABSENT in names or any(name.startswith("gpu0_") for name in names)
+    silent = {name for name in names if host_figure(name) is None}
+    of_no_host = "pressure_cpu_full_share"  # the kernel tells it of control groups alone, and zero here
+    assert silent <= {"clock_wall_s", "clock_suspended_s", "engine_rss_bytes", of_no_host, GPU_ABSENT}
