@@ -10,6 +10,7 @@ import numpy as np
 
 from kvbench.canary.families import FINISHED, LATENCY_FAMILIES
 from kvbench.canary.series import Floats, Key, Replica
+from kvbench.judge.bucket_bounds import quantile_bounds
 
 __all__ = ["Counts", "bucket_keys", "counts_over", "edges_of", "quantile_bounds"]
 
@@ -91,17 +92,3 @@ def _requests(replica: Replica, metric: str, samples: Floats) -> Floats:
     if metric != "itl":
         return samples
     return replica.grown(replica.keys(FINISHED))
-
-
-def quantile_bounds(buckets: dict[float, float], quantile: float) -> tuple[float, float] | None:
-    """Between which edges a quantile lies: (0.25, 0.5), or (80, inf) beyond the last one; None without samples."""
-    edges = sorted(buckets)
-    if not edges or buckets[edges[-1]] <= 0:
-        return None
-    wanted = quantile * buckets[edges[-1]]
-    low = 0.0
-    for edge in edges:
-        if buckets[edge] >= wanted - 1e-9:
-            return low, edge
-        low = edge
-    return low, math.inf

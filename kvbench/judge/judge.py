@@ -24,6 +24,7 @@ from kvbench.judge.instrument import instrument
 from kvbench.judge.ledger import ledger_totals
 from kvbench.judge.predicted import source_predictions
 from kvbench.judge.sources import SOURCES, add_sources
+from kvbench.judge.tier_activity import tier_activity
 from kvbench.judge.validity import Checked, check_validity
 from kvbench.judge.verdict import Action, CandidateVerdict, Outcome, RoundCount, Verdict
 from kvbench.judge.who_pays import who_pays
@@ -97,6 +98,7 @@ def judge(comparison: Comparison) -> CandidateVerdict:
         hits=hits,
         holdout=held_out(case),
         prediction=source_predictions(case),
+        tier_activity=tier_activity(case),
         host=host_paths(comparison),
     )
 

@@ -17,9 +17,13 @@ __all__ = [
     "LedgerTotals",
     "Movement",
     "Neighbours",
+    "PromotionWait",
     "SourcePrediction",
     "SourceTtft",
+    "TierActivity",
+    "TierEvents",
     "TierLives",
+    "TierTime",
     "TierWorth",
     "TokenCost",
 ]
@@ -201,3 +205,43 @@ class ArmHost(JudgeModel):
     """By the profile; None: it has no host tier."""
     host_tier_proven_bytes: float | None = None
     """What the running engine proved to have; None: that could not be proven."""
+
+
+class TierTime(JudgeModel):
+    """A time of which the engine keeps a histogram, in the measured parts; see `kvbench.spec.engine_metrics`."""
+
+    name: str
+    n: int
+    mean_s: float
+    p50_s: tuple[float, float | None] | None = None
+    """Between which edges it lies; None as the upper one: beyond the last. Engines tell no more."""
+    p90_s: tuple[float, float | None] | None = None
+
+
+class TierEvents(JudgeModel):
+    """Evictions, drops or failures that the engine counted in the measured parts."""
+
+    name: str
+    unit: str
+    count: float
+
+
+class PromotionWait(JudgeModel):
+    """A mean promotion from disk: how long it was waited for, and how long its bytes were under way."""
+
+    of: Literal["promotion", "request"]
+    """What the means are of: newer engines tell each promotion, others each request that waited for some."""
+    n: int
+    wait_s: float
+    transfer_s: float
+    """Of reads that overlap added up, so `queueing_s` is at least what it says."""
+    queueing_s: float
+
+
+class TierActivity(JudgeModel):
+    """What one arm's tiers went through by its engine's own telling."""
+
+    arm: str
+    times: list[TierTime] = Field(default_factory=list)
+    events: list[TierEvents] = Field(default_factory=list)
+    promotions: PromotionWait | None = None

@@ -39,6 +39,11 @@ class Counters:
         self._series: dict[str, list[tuple[dict[str, str], Series]]] = {name: [] for name in COUNTERS}
         for (name, labels), series in series_by(metrics[metrics["name"].isin(COUNTERS)], "name", "labels"):
             self._series[name].append((json.loads(labels), series))
+        self._buckets: dict[str, list[tuple[float, Series]]] = {}
+        buckets = metrics[metrics["name"].str.endswith("_bucket")]
+        for (name, labels), series in series_by(buckets, "name", "labels"):
+            edge = float(json.loads(labels)["le"].replace("+Inf", "inf"))
+            self._buckets.setdefault(name.removesuffix("_bucket"), []).append((edge, series))
         self._first_s = float(metrics["t_s"].min()) if len(metrics) else math.inf
         told = metrics[metrics["name"] == COUNTER_RESET]
         self._told_resets = [
@@ -69,6 +74,22 @@ class Counters:
         span = self.span(name)
         moment_s = span[0] if span and since_s == -math.inf else since_s
         return _total(several, moment_s) if _scraped_by(several, moment_s) else None
+
+    def grown(self, name: str, since_s: float) -> float | None:
+        """Increase of a counter that may have come with its first event, and so began at zero; None when it never
+        came, was reset, or nothing was scraped by then."""
+        several = [series for _, series in self._series[name]]
+        return _total(several, since_s) if self._first_s <= since_s else None
+
+    def buckets(self, name: str, since_s: float) -> dict[float, float] | None:
+        """Increase of each bucket of a histogram by its upper edge; None as for `grown`."""
+        found: dict[float, float] = {}
+        for edge, series in self._buckets.get(name, ()):
+            increase = _increase(series, since_s)
+            if increase is None:
+                return None
+            found[edge] = found.get(edge, 0.0) + increase
+        return found if found and self._first_s <= since_s else None
 
     def lost(self, since_s: float = -math.inf, until_s: float = math.inf) -> dict[str, float]:
         """How much each of `LOSSES` grew, as far as any did; one that appears late began at zero."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from kvbench.judge.quality import ArmHost, HitQuality, Holdout, LedgerTotals, SourcePrediction
+from kvbench.judge.quality import ArmHost, HitQuality, Holdout, LedgerTotals, SourcePrediction, TierActivity
 from kvbench.judge.verdict_model import JudgeModel
 
 __all__ = [
@@ -154,6 +154,8 @@ class CandidateVerdict(JudgeModel):
     """With `tier_holdout`: the secondary tier's effect, all requests and each class (description, not decision)."""
     prediction: list[SourcePrediction] = Field(default_factory=list)
     """What plans said of both arms, beside what was measured (description, not decision)."""
+    tier_activity: list[TierActivity] = Field(default_factory=list)
+    """Lifetimes, evictions, drops, failures and waits by each engine's own telling (description, not decision)."""
     host: list[ArmHost] = Field(default_factory=list)
     """What host, disk, network and GPUs did meanwhile, each arm (description, not decision)."""
 

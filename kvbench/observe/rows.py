@@ -1,4 +1,5 @@
-"""Scrapes as the rows of `metrics.parquet`. Of histograms sum and count; their buckets stay in the raw file."""
+"""Scrapes as the rows of `metrics.parquet`. Of histograms sum and count, and of a few the changes of their buckets;
+the others stay in the raw file."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from kvbench.observe.buckets import BucketReader
 from kvbench.observe.canonical import canonical, parse_engine
 from kvbench.observe.continuity import Fall, falls
 from kvbench.observe.exposition import Exposition
@@ -52,7 +54,7 @@ def metric_rows(scrapes: Iterable[Fetched], origin: float) -> pa.Table:
 def _read(scrapes: Iterable[Fetched]) -> Iterator[tuple[Fetched, list[CanonicalSample]]]:
     """Each scrape with what it and the one before it say."""
     before: Exposition | None = None
-    records, identities = IterationStats(), IdentityWatch()
+    records, identities, buckets = IterationStats(), IdentityWatch(), BucketReader()
     for scrape in scrapes:
         if looks_like_iteration_stats(scrape.text):
             fell = records.add(scrape.text)
@@ -60,7 +62,15 @@ def _read(scrapes: Iterable[Fetched]) -> Iterator[tuple[Fetched, list[CanonicalS
             continue
         exposition = parse_engine(scrape.text, buckets=False)
         fell = falls(before, exposition) if before is not None else []
-        yield scrape, [*canonical(exposition), *_resets(fell), *_gaps(exposition, identities)]
+        yield (
+            scrape,
+            [
+                *canonical(exposition),
+                *buckets.changed(scrape.text),
+                *_resets(fell),
+                *_gaps(exposition, identities),
+            ],
+        )
         before = exposition
 
 

@@ -27,6 +27,7 @@ from kvbench.report.parts import (
 )
 from kvbench.report.plain import plain
 from kvbench.report.prediction import prediction_tables
+from kvbench.report.tier_activity import activity_tables
 from kvbench.report.wording import (
     CHANGES,
     KINDS,
@@ -114,7 +115,7 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
             row for arm in (verdict.baseline, verdict.candidate) for row in achieved(arm, data.rounds.get(arm, []))
         ),
         prediction=prediction_tables(verdict.prediction),
-        hits=hit_tables(verdict),
+        hits=(*hit_tables(verdict), *activity_tables(verdict.tier_activity)),
         host=host_tables(verdict.host),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["COUNTER_RESET", "ENGINE_METRICS", "IDENTITY_GAP", "EngineMetric"]
+__all__ = ["BUCKETED", "COUNTER_RESET", "ENGINE_METRICS", "IDENTITY_GAP", "EngineMetric"]
 
 
 class EngineMetric(NamedTuple):
@@ -120,6 +120,12 @@ ENGINE_METRICS: dict[str, EngineMetric] = {
     "metric_events_lost": _counter("events", "events that were never counted because a queue was full"),
     "iterations_unseen": _counter("iterations", "iterations whose record never came; another reader may have it"),
 }
+
+BUCKETED = (
+    *("block_lifetime", "block_idle_before_evict", "block_reuse_gap", "host_reuse_gap"),
+    *("promotion_time", "disk_lookup_time", "host_lookup_time"),
+)
+"""Histograms of which a run's metrics have the buckets, too."""
 
 COUNTER_RESET = "counter_reset"
 """In a run's metrics, a row for each series that fell between two scrapes, at the time of the scrape that shows it.
