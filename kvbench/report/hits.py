@@ -12,7 +12,7 @@ from kvbench.report.parts import TableView
 from kvbench.report.plain import plain
 from kvbench.report.wording import MISSING, show_share, show_tokens, show_value
 
-__all__ = ["hit_tables", "ledger_table", "source_table"]
+__all__ = ["hit_tables", "ledger_mismatch", "ledger_table", "source_table"]
 
 Ends = tuple[float, float] | None
 MICRO = 1e6
@@ -80,6 +80,19 @@ def ledger_table(arms: list[LedgerTotals]) -> TableView:
         tuple(rows),
         right=2,
     )
+
+
+def ledger_mismatch(arms: list[LedgerTotals]) -> str | None:
+    """`base: device +0.00, computed +0.00 points; ...`, for where there is room for one line; None: no ledgers."""
+    each = []
+    for arm in arms:
+        told = (
+            f"{source} {'not counted' if off is None else f'{off:+.2f}'}"
+            for source in SOURCES
+            if (off := arm.mismatch_points.get(source)) is not None or arm.tokens.get(source)
+        )
+        each.append(f"{plain(arm.arm)}: {', '.join(told)}")
+    return f"{'; '.join(each)} (points of prompt tokens)" if each else None
 
 
 def source_table(each: list[SourceTtft]) -> TableView:

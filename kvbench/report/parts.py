@@ -177,6 +177,8 @@ class CandidateView:
     """What plans said, beside what was measured."""
     hits: tuple[TableView, ...]
     """What single hits were worth, and how that is known."""
+    ledger_mismatch: str | None
+    """One line for where the table of the ledger has no place."""
     host: tuple[TableView, ...]
     """What the host and the transfer path did."""
 

@@ -121,6 +121,8 @@ def _detail(candidate: CandidateView, width: int, *, named: bool) -> Iterable[Re
         yield from _who_pays(candidate.who_pays, width)
     yield _heading(f"Prompt tokens by source{of}")
     yield from (_sources(sources, width) for sources in candidate.sources)
+    if candidate.ledger_mismatch is not None:
+        yield _labelled_figure("ledger less counters", candidate.ledger_mismatch, "")
     yield _heading(f"TTFT by class{of}")
     yield _ttft(candidate)
     for table in (*candidate.prediction, *candidate.hits, *candidate.host):

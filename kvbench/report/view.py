@@ -10,7 +10,7 @@ from kvbench.judge.sources import SOURCES
 from kvbench.judge.verdict import CandidateVerdict, ClassChange, Outcome, RuleResult
 from kvbench.report.achieved import achieved
 from kvbench.report.data import ArmFacts, ReportData
-from kvbench.report.hits import hit_tables
+from kvbench.report.hits import hit_tables, ledger_mismatch
 from kvbench.report.host import host_tables
 from kvbench.report.instrument import instrument_figures
 from kvbench.report.parts import (
@@ -116,6 +116,7 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
         ),
         prediction=prediction_tables(verdict.prediction),
         hits=(*hit_tables(verdict), *activity_tables(verdict.tier_activity)),
+        ledger_mismatch=ledger_mismatch(verdict.ledger),
         host=host_tables(verdict.host),
     )
 

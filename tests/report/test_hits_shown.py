@@ -136,6 +136,13 @@ def test_a_tier_that_lost_is_said_in_words_in_every_format(told: ReportData) -> 
         assert "−12.5 s" in text
 
 
+def test_a_terminal_has_one_line_for_how_the_ledger_agrees_with_the_counters(told: ReportData) -> None:
+    line = "host-and-disk: device +0.00, host -0.64, disk not counted, computed +0.00 (points of prompt tokens)"
+    for width in (80, 160):
+        words = " ".join(terminal(told, width=width).split())
+        assert f"ledger less counters {line}" in words
+
+
 def test_verdict_json_has_the_figures(told: ReportData) -> None:
     document = json.loads(render_verdict_json(told))
     assert document["hits"]["worth"][0]["saved_s"] == -12.5
@@ -146,3 +153,4 @@ def test_verdict_json_has_the_figures(told: ReportData) -> None:
 def test_nothing_measured_is_nothing_shown(go: ReportData) -> None:
     assert view(go).candidates[0].hits == ()
     assert "What promotions were worth" not in terminal(go)
+    assert "ledger less counters" not in terminal(go)
