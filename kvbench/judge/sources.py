@@ -42,8 +42,9 @@ class Counters:
         self._buckets: dict[str, list[tuple[float, Series]]] = {}
         buckets = metrics[metrics["name"].str.endswith("_bucket")]
         for (name, labels), series in series_by(buckets, "name", "labels"):
-            edge = float(json.loads(labels)["le"].replace("+Inf", "inf"))
-            self._buckets.setdefault(name.removesuffix("_bucket"), []).append((edge, series))
+            self._buckets.setdefault(name.removesuffix("_bucket"), []).append(
+                (float(json.loads(labels)["le"]), series)
+            )
         self._first_s = float(metrics["t_s"].min()) if len(metrics) else math.inf
         told = metrics[metrics["name"] == COUNTER_RESET]
         self._told_resets = [

@@ -6,6 +6,8 @@ A bucket is told when it has changed since the scrape before: in between it stan
 
 from __future__ import annotations
 
+import math
+
 from kvbench.observe.canonical import canonical
 from kvbench.observe.exposition import parse
 from kvbench.observe.mapping import CanonicalSample, Labels
@@ -30,7 +32,17 @@ class BucketReader:
         found = [
             sample
             for sample in every
-            if sample.name in _NAMES and self._told.get((sample.name, sample.labels)) != sample.value
+            if sample.name in _NAMES
+            and _has_edge(sample)
+            and self._told.get((sample.name, sample.labels)) != sample.value
         ]
         self._told |= {(sample.name, sample.labels): sample.value for sample in found}
         return found
+
+
+def _has_edge(sample: CanonicalSample) -> bool:
+    """Whether it says what it counts up to; a line without is no bucket, whatever its name."""
+    try:
+        return not math.isnan(float(dict(sample.labels).get("le", "nan")))
+    except ValueError:
+        return False

@@ -31,6 +31,11 @@ def test_a_bucket_is_told_again_when_it_changed() -> None:
     assert told == [{("0.5", 1.0), ("+Inf", 2.0)}, set(), {("+Inf", 5.0)}]
 
 
+def test_a_line_that_does_not_say_what_it_counts_up_to_is_no_bucket() -> None:
+    page = f'# TYPE {LIFETIME} histogram\n{LIFETIME}_bucket 3\n{LIFETIME}_bucket{{le="NaN"}} 3\n'
+    assert BucketReader().changed(page + f'{LIFETIME}_bucket{{le="much"}} 3\n') == []
+
+
 def test_a_runs_metrics_have_the_buckets_of_these_and_no_others() -> None:
     page = histogram(LIFETIME, (1, 2)) + histogram(TTFT, (1, 2))
     scrapes = [Fetched(Attempt(t, t, Result.OK), 200, page, "") for t in (1.0, 2.0)]

@@ -3,8 +3,8 @@
 A million cases by default (`--at-most` ends it after so many seconds), of five kinds in turn: random bytes; random
 lines of the format's own tokens; a page of a server with bytes changed, cut out or doubled; two pages cut into each
 other; iteration records in JSON changed in the same way. Each goes the whole way that a scrape goes: bytes,
-samples, canonical samples, identities, what fell since the case before. Prints what was run and exits with 1 at the
-first exception, with the bytes that caused it.
+samples, canonical samples, buckets, identities, what fell since the case before. Prints what was run and exits with
+1 at the first exception, with the bytes that caused it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from kvbench.observe.buckets import BucketReader
 from kvbench.observe.canonical import MAPPINGS, CanonicalSample, canonical, parse_engine, source_counters
 from kvbench.observe.continuity import falls
 from kvbench.observe.exposition import Exposition, looks_like_exposition, parse
-from kvbench.observe.identities import identity_gaps
+from kvbench.observe.identities import IdentityWatch
 from kvbench.observe.iteration_stats import IterationStats, looks_like_iteration_stats
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 
@@ -108,10 +109,10 @@ def page(rng: random.Random) -> bytes:
         kind, name = mapping.metric.kind, mapping.family
         lines.append(f"# TYPE {name}{'_total' if kind == 'counter' else ''} {kind}")
         ending = {"counter": "_total", "gauge": "", "histogram": rng.choice(("_sum", "_count", "_bucket"))}[kind]
+        edge = f',le="{rng.choice(("0.5", "+Inf", "much"))}"' if ending == "_bucket" else ""
         for rank in range(rng.randrange(3)):
-            lines.append(
-                f'{name}{ending}{{engine="{rank}",source="{rng.choice(("host", "disk"))}"}} {rng.random() * 9}'
-            )
+            tier = rng.choice(("host", "disk"))
+            lines.append(f'{name}{ending}{{engine="{rank}",source="{tier}"{edge}}} {rng.random() * 9}')
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -153,6 +154,7 @@ class Reader:
     def __init__(self) -> None:
         self._before = Exposition({})
         self._records = IterationStats()
+        self._identities, self._buckets = IdentityWatch(), BucketReader()
         self.seen: Counter[str] = Counter()
 
     def read(self, body: bytes) -> None:
@@ -167,7 +169,12 @@ class Reader:
         self._check(canonical(exposition))
         source_counters(exposition)
         if exposition.families:
-            list(identity_gaps(exposition))
+            list(self._identities.gaps(exposition))
+        if len(body) % 2 == 0:
+            changed = self._buckets.changed(text)
+            self._check(changed)
+            assert all(not math.isnan(float(dict(sample.labels)["le"])) for sample in changed), changed
+            self.seen["with buckets"] += bool(changed)
         self.seen["with a fall"] += bool(falls(self._before, exposition))
         self.seen["with samples"] += any(exposition.families.values())
         self.seen["with faults"] += bool(exposition.faults)
