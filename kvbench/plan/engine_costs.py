@@ -112,6 +112,11 @@ def probed_costs(probe: ProbeFile, base: EngineCosts, *, block_tokens: int, bloc
         "block_bytes": float(block_bytes),
     }
     notes.append("writes: as fast as reads (not in a probe)")
+    if probe.background_per_s is not None:
+        notes.append(
+            f"costs: those probed alone; beside {probe.background_per_s:g} other requests per second the probe saw "
+            "waiting as well, which a plan adds itself"
+        )
     if "host" in curves:
         load_s = max(curves["host"].slope_s - device.slope_s, 0.0) * block_tokens
         changed |= {"load_block": load_s, "store_block": load_s}

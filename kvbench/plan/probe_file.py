@@ -36,6 +36,8 @@ class ProbeFile:
     """Gap between tokens while so many requests decode; empty: not in this probe."""
     suffixes: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """TTFT by (prefix on the device, tokens computed behind it); empty: not in this probe."""
+    background_per_s: float | None = None
+    """It also probed beside so many other requests. What it saw there is not in `curves`."""
 
 
 def read_probe(path: Path) -> ProbeFile:
@@ -57,7 +59,7 @@ def read_probe(path: Path) -> ProbeFile:
         raise InputError(
             "this probe does not say what computing a token costs", where=Where(path), do="probe again, for longer"
         )
-    return ProbeFile(path, curves, _decode(document, path), _suffixes(document, path))
+    return ProbeFile(path, curves, _decode(document, path), _suffixes(document, path), _background(document, path))
 
 
 def _decode(document: dict[str, Any], path: Path) -> dict[int, float]:
@@ -65,6 +67,13 @@ def _decode(document: dict[str, Any], path: Path) -> dict[int, float]:
         return {int(each["requests"]): float(each["itl_s"]) for each in document.get("decode") or ()}
     except (KeyError, TypeError, ValueError):
         raise InputError("what it says of decoding is no probe's", where=Where(path)) from None
+
+
+def _background(document: dict[str, Any], path: Path) -> float | None:
+    try:
+        return float(document["background_per_s"]) if document.get("under_load") is not None else None
+    except (KeyError, TypeError, ValueError):
+        raise InputError("what it says of its background is no probe's", where=Where(path)) from None
 
 
 def _curve(document: dict[str, Any], source: str, path: Path) -> Curve | None:

