@@ -130,8 +130,8 @@ def _more() -> dict[str, float]:
 
 
 def mapped_bytes(engine: Iterable[int]) -> float | None:
-    """Of `/dev/shm` by the engine's processes, which share it: the largest mapping. None: there is no process."""
-    each = [sum(mapped_shm(pid).values()) for pid in trees(proc.processes(), engine)]
+    """Of `/dev/shm` by these processes, which share it: the largest mapping. None: there is no process."""
+    each = [sum(mapped_shm(pid).values()) for pid in engine]
     return float(max(each)) if each else None
 
 
@@ -235,7 +235,8 @@ class HostSampler:
                     engine = tuple(self._engine_pids())
                     now = snapshot([self._own_pid], engine, self._disk_path)
                     values = now.sizes | gpus.read() | (rates(before, now) if before is not None else {})
-                    if number % MAPPED_EVERY == 0 and (mapped := mapped_bytes(engine)) is not None:
+                    mapped = mapped_bytes(trees(now.tree, engine)) if number % MAPPED_EVERY == 0 else None
+                    if mapped is not None:
                         values["engine_shm_mapped_bytes"] = mapped
                     self._rows += [(now.t, name, value) for name, value in sorted(values.items())]
                     before = now
