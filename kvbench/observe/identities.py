@@ -1,9 +1,9 @@
 """Sums that a correct engine keeps at every moment, or whenever no request is under way. Tokens.
 
 vLLM counts prompts, their sources and what was cached in one go when a request is prefilled; which tier served it,
-and what the caches were asked, in one go when it is admitted. So sums within one of these hold in every scrape,
-sums across both only at rest, and over requests of whom none gave up between the two. Source: vLLM's
-`v1/metrics/stats.py`.
+and what the caches were asked, in one go when it is admitted. So sums within one of these hold in every scrape that
+does not fall into such a moment, sums across both only at rest, and over requests of whom none gave up between the
+two. Source: vLLM's `v1/metrics/stats.py`.
 """
 
 from __future__ import annotations
