@@ -292,6 +292,13 @@ class Answers(BaseHTTPRequestHandler):
         prompt = request.prompt if isinstance(request.prompt, list) else list(request.prompt.encode())
         cached, _ = self.engine.prefill(prompt)
         first, seed = time.monotonic(), hash(tuple(prompt))
+        if not request.stream:
+            text = "".join(f" {(seed + number) % 97}" for number in range(1, (request.max_tokens or 16) + 1))
+            choice = {"index": 0, "text": text, "finish_reason": "length"}
+            told = {"choices": [choice], "usage": usage(prompt, request.max_tokens or 16, cached)}
+            self.answer(200, json.dumps(self.shown(told)))
+            self.engine.finish(arrived, first)
+            return
         options = request.stream_options or StreamOptions()
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -315,8 +322,10 @@ class Answers(BaseHTTPRequestHandler):
             self.engine.finish(arrived, first)
 
     def event(self, event: dict) -> None:
-        shown = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": self.engine.model, **event}
-        self.chunk(b"data: " + json.dumps(shown).encode() + b"\n\n")
+        self.chunk(b"data: " + json.dumps(self.shown(event)).encode() + b"\n\n")
+
+    def shown(self, part: dict) -> dict:
+        return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": self.engine.model, **part}
 
     def chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))

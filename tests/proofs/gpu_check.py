@@ -1,16 +1,15 @@
 """Runs the GPU profiles for real where there is a GPU, in at most ten minutes, and appends what it showed to
 docs/verified.md.
 
-`python -m tests.proofs.gpu_check [PAGE]`. Looks for vLLM in `python3` on the PATH (KVBENCH_GPU_COMMAND: another
-command, such as `/venv/bin/python -m vllm.entrypoints.openai.api_server`; KVBENCH_GPU_IMAGE: an image by digest)
-and uses the built-in model `tiny` (KVBENCH_GPU_MODEL: a directory). Without a GPU it says so, changes nothing and
-exits with 0; with 1 when a check failed. Sizes in bytes, times in seconds.
+`python -m tests.proofs.gpu_check [PAGE]`. Runs what doctor measures, vLLM, LMCache beside it and TensorRT-LLM, each
+of them where it is (`gpu_engines` says how they are named), with the built-in model `tiny` (KVBENCH_GPU_MODEL: a
+directory); what is not here is "not run" on the page. Without a GPU it says so, changes nothing and exits with 0;
+with 1 when a check failed. Sizes in bytes, times in seconds.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -24,32 +23,60 @@ from typing import NamedTuple
 
 import httpx
 
+from kvbench.doctor.diagnose import diagnose
 from kvbench.engine import tiny_model
 from kvbench.engine.base import Effective, Endpoint, Launch
 from kvbench.engine.create import create_engine
 from kvbench.engine.launch import make_disk_directory
 from kvbench.errors import KvbenchError
-from kvbench.observe.canonical import parse_engine, sources
-from kvbench.observe.exposition import Exposition
+from kvbench.observe.canonical import canonical, parse_engine
 from kvbench.spec.profile import Profile
+from tests.proofs.gpu_engines import (
+    PROMPT,
+    lmcache_profile,
+    trtllm_keys,
+    trtllm_profiles,
+    versions,
+    vllm_keys,
+    vllm_profiles,
+    why_no_lmcache,
+    why_no_trtllm,
+    why_no_vllm,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "verified.md"
 LIMIT_S = 600.0
-LEAST_S = 90.0
-"""No further profile is begun with less time left: a start takes up to a minute on a GPU host."""
+VLLM_LEAST_S, TRTLLM_LEAST_S = 90.0, 150.0
+"""No further profile is begun with less time left: vLLM takes up to a minute to start on a GPU host, TensorRT-LLM
+two."""
+DOCTORS = (
+    "gpu",
+    "gpu_memory",
+    "pcie",
+    "host_to_device",
+    "device_to_host",
+    "numa",
+    "memory_copy",
+    "disk_direct",
+    "disk_write",
+    "disk_read",
+    "budget_host",
+    "budget_disk",
+)
+MARKS = {True: "ok", False: "FAIL", None: "not run"}
+Answers = dict[int, object]
+"""Of the baseline, by prompt."""
 
-DEVICE_BLOCKS, BLOCK, PROMPT = 160, 16, 512
-"""Five prompts fill the device, so the first ones have to come from a tier when they are sent again."""
 PROMPTS = 8
 """Half a MiB of KV each with the model `tiny`: a host tier of three leaves the first ones to the disk."""
-VLLM = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 
 
 class Line(NamedTuple):
     """One row of what was shown."""
 
     profile: str
-    holds: bool
+    holds: bool | None
+    """None: it was not run."""
     text: str
 
 
@@ -67,58 +94,28 @@ def gpus() -> list[str]:
     return answer.stdout.strip().splitlines() if answer.returncode == 0 else []
 
 
-def engine_keys() -> dict[str, object] | None:
-    """How vLLM is started here; None when it is not here."""
-    if image := os.environ.get("KVBENCH_GPU_IMAGE"):
-        return {"image": image}
-    command = shlex.split(os.environ.get("KVBENCH_GPU_COMMAND", "")) or list(VLLM)
-    found = shutil.which(command[0])
-    if found is None:
-        return None
-    seen = subprocess.run([found, "-c", "import vllm"], capture_output=True, timeout=120, check=False)
-    return {"command": command} if seen.returncode == 0 else None
-
-
-def profiles(engine: dict[str, object], model: str, disk: Path) -> Iterator[Profile]:
-    """The shipped GPU profiles in small: the same forms, tiers that a few prompts reach."""
-    args = {"max-model-len": 1024, "block-size": BLOCK, "dtype": "bfloat16"}
-    forms: dict[str, dict[str, object]] = {
-        "baseline": {},
-        "host": {"host": {"size": "256MiB", "via": "native"}},
-        "host, offloading connector": {"host": {"size": "256MiB", "via": "offloading", "policy": "arc"}},
-        "host-and-disk": {
-            "host": {"size": "1536KiB", "via": "offloading"},
-            "disk": {"path": str(disk), "read_threads": 4, "write_threads": 4, "size_limit": "2GiB"},
-        },
-        "fp8": {"device": {"blocks": DEVICE_BLOCKS, "kv_dtype": "fp8"}},
-    }
-    for name, tiers in forms.items():
-        yield Profile.model_validate(
-            {
-                "name": name.replace(", ", "-").replace(" ", "-"),
-                "engine": {"kind": "vllm", **engine, "model": model, "args": args, "ready_timeout": "150s"},
-                "tiers": {"device": {"blocks": DEVICE_BLOCKS}, **tiers},
-            }
-        )
-
-
 def prompt(which: int) -> list[int]:
     """Of its own from the first token on."""
     return [32 + (which * 31 + i * 7) % 200 for i in range(PROMPT)]
 
 
-def complete(endpoint: Endpoint, ids: list[int]) -> tuple[int, list[int]]:
-    """Cached tokens, and the token ids of the answer."""
+def complete(endpoint: Endpoint, ids: list[int]) -> tuple[int, object]:
+    """Cached tokens, and the token ids of the answer, or its text where the engine tells no ids."""
     body = {"model": endpoint.model, "prompt": ids, "max_tokens": 8, "temperature": 0, **endpoint.extra_body}
     answer = httpx.post(f"{endpoint.base_url}/v1/completions", json=body, timeout=60, trust_env=False)
     answer.raise_for_status()
     found = answer.json()
     details = found["usage"].get("prompt_tokens_details") or {}
-    return int(details.get("cached_tokens") or 0), list(found["choices"][0].get("token_ids") or [])
+    return int(details.get("cached_tokens") or 0), found["choices"][0].get("token_ids") or found["choices"][0][
+        "text"
+    ]
 
 
-def scraped(endpoint: Endpoint) -> Exposition:
-    return parse_engine(httpx.get(endpoint.metrics_url, timeout=10, trust_env=False).text)
+def by_source(endpoint: Endpoint) -> dict[str, float]:
+    """Prompt tokens so far; a source that the engine cannot tell is left out."""
+    page = parse_engine(httpx.get(endpoint.metrics_url, timeout=10, trust_env=False).text)
+    told = [sample for sample in canonical(page) if sample.name == "prompt_tokens_by_source"]
+    return {dict(sample.labels)["source"]: sample.value for sample in told}
 
 
 @contextmanager
@@ -134,26 +131,27 @@ def running(profile: Profile, directory: Path) -> Iterator[tuple[Endpoint, Effec
         engine.stop()
 
 
-def shown(profile: Profile, directory: Path, expected: dict[int, list[int]]) -> Iterator[Line]:
+def shown(profile: Profile, directory: Path, expected: Answers) -> Iterator[Line]:
     """Fill the tiers, ask again, and compare what came from where. `expected` takes the baseline's answers."""
     name, tiers = profile.name, profile.tiers
     with running(profile, directory) as (endpoint, effective):
         yield Line(name, not effective.differences, "; ".join(effective.differences) or "is as asked")
         first = {which: complete(endpoint, prompt(which))[1] for which in range(PROMPTS)}
         time.sleep(1.0)  # stores and cascades end after the answers
-        before = scraped(endpoint)
+        before = by_source(endpoint)
         began = time.monotonic()
         again = {which: complete(endpoint, prompt(which)) for which in range(PROMPTS)}
         took = time.monotonic() - began
-        told = sources(before, scraped(endpoint))
-        words = ", ".join(f"{k} {v:.0f}" for k, v in told.items() if v is not None)
+        time.sleep(1.0)
+        told = {source: tokens - before.get(source, 0.0) for source, tokens in by_source(endpoint).items()}
+        words = ", ".join(f"{source} {tokens:.0f}" for source, tokens in told.items()) or "not told"
         yield Line(name, True, f"{PROMPTS} prompts again in {took:.2f} s, tokens from: {words}")
         for tier in ("host", "disk"):
             if getattr(tiers, tier) is not None:
-                yield Line(name, bool(told[tier]), f"promotions from {tier}: {told[tier] or 0:.0f} tokens")
+                yield Line(name, bool(told.get(tier)), f"promotions from {tier}: {told.get(tier, 0):.0f} tokens")
         same = all(again[which][1] == first[which] for which in first)
         yield Line(name, same, "answers again are the same" if same else "answers again DIFFER")
-        if name == "baseline":
+        if tiers.host is None and tiers.device.kv_dtype == "auto":
             expected.update(first)
         elif tiers.device.kv_dtype == "auto":
             equal = first == expected
@@ -172,24 +170,63 @@ def model_in(directory: Path) -> str:
     return str(made)
 
 
-def check(engine: dict[str, object]) -> list[Line]:
-    began = time.monotonic()
-    lines: list[Line] = []
-    expected: dict[int, list[int]] = {}
+def doctors(profile: Profile) -> Iterator[Line]:
+    """What doctor reads and measures of the GPU, its links, memory and the disk."""
+    for row in diagnose(profile, say):
+        if row.id in DOCTORS:
+            held = None if row.status == "skipped" else row.status != "fail"
+            text = row.text if row.status in ("ok", "skipped") else f"{row.status}: {row.text}; {row.do}"
+            yield Line(f"doctor, {row.id}", held, text)
+
+
+def check(vllm: dict[str, object] | None, trtllm: dict[str, object] | None) -> list[Line]:
+    """Everything that can be run here within the limit, one after the other."""
     with tempfile.TemporaryDirectory(prefix="kvbench-gpu-") as temporary:
         directory = Path(temporary)
-        model = model_in(directory)
-        for profile in profiles(engine, model, directory / "kv"):
-            if time.monotonic() - began > LIMIT_S - LEAST_S:
-                lines.append(Line(profile.name, False, "not run: no time was left"))
-                continue
-            for line in tried(profile, directory / profile.name, expected):
-                say(f"{'ok  ' if line.holds else 'FAIL'} {line.profile}: {line.text}")
-                lines.append(line)
-    return lines
+        lines = []
+        for line in _shown_by_each(vllm, trtllm, directory, time.monotonic() + LIMIT_S):
+            say(f"{MARKS[line.holds]:7} {line.profile}: {line.text}")
+            lines.append(line)
+        return lines
 
 
-def tried(profile: Profile, directory: Path, expected: dict[int, list[int]]) -> Iterator[Line]:
+def _shown_by_each(
+    vllm: dict[str, object] | None, trtllm: dict[str, object] | None, directory: Path, ends_s: float
+) -> Iterator[Line]:
+    model, disk = model_in(directory), directory / "kv"
+    of_vllm = list(vllm_profiles(vllm, model, disk)) if vllm is not None else []
+    of_trtllm = list(trtllm_profiles(trtllm, model)) if trtllm is not None else []
+    (directory / "kv").mkdir()
+    measured = next((profile for profile in of_vllm if profile.tiers.disk is not None), (of_vllm + of_trtllm)[-1])
+    yield from doctors(measured)
+    answers: Answers = {}
+    yield from _each(of_vllm, directory, answers, ends_s, VLLM_LEAST_S, why_no_vllm(vllm), "vllm")
+    missing = why_no_lmcache(vllm)
+    with_lmcache = [lmcache_profile(vllm, model)] if vllm is not None and missing is None else []
+    yield from _each(with_lmcache, directory, answers, ends_s, VLLM_LEAST_S, missing, "lmcache")
+    yield from _each(of_trtllm, directory, {}, ends_s, TRTLLM_LEAST_S, why_no_trtllm(trtllm), "tensorrt-llm")
+
+
+def _each(
+    profiles: list[Profile],
+    directory: Path,
+    answers: Answers,
+    ends_s: float,
+    least_s: float,
+    missing: str | None,
+    name: str,
+) -> Iterator[Line]:
+    """`missing`: why there are no profiles of what is called `name`."""
+    if missing is not None:
+        yield Line(name, None, missing)
+    for profile in profiles:
+        if time.monotonic() > ends_s - least_s:
+            yield Line(profile.name, False, "not run: no time was left")
+        else:
+            yield from tried(profile, directory / profile.name, answers)
+
+
+def tried(profile: Profile, directory: Path, expected: Answers) -> Iterator[Line]:
     """What was shown, with what ended it as the last line."""
     try:
         yield from shown(profile, directory, expected)
@@ -197,22 +234,13 @@ def tried(profile: Profile, directory: Path, expected: dict[int, list[int]]) -> 
         yield Line(profile.name, False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 
-def append(page: Path, found: list[str], lines: list[Line], version: str) -> None:
+def append(page: Path, found: list[str], lines: list[Line], engines: str) -> None:
     """One section a run, newest last."""
-    rows = "".join(f"| {line.profile} | {'ok' if line.holds else 'FAIL'} | {line.text} |\n" for line in lines)
+    rows = "".join(f"| {line.profile} | {MARKS[line.holds]} | {line.text} |\n" for line in lines)
     now = datetime.now(UTC).strftime("%Y-%m-%d")
-    head = f"\n### {now}: {'; '.join(found)}; vLLM {version}\n\n| profile | | shown |\n| --- | --- | --- |\n"
+    head = f"\n### {now}: {'; '.join(found)}; {engines}\n\n| profile | | shown |\n| --- | --- | --- |\n"
     with page.open("a") as file:
         file.write(head + rows)
-
-
-def version_of(engine: dict[str, object]) -> str:
-    command = engine.get("command")
-    if not isinstance(command, list):
-        return f"of {engine.get('image')}"
-    asked = [command[0], "-c", "import vllm; print(vllm.__version__)"]
-    answer = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
-    return answer.stdout.strip().splitlines()[-1] if answer.returncode == 0 and answer.stdout else "unknown"
 
 
 def main(page: Path) -> int:
@@ -220,14 +248,15 @@ def main(page: Path) -> int:
     if not found:
         say("there is no GPU here (nvidia-smi is missing or names none): nothing was run, nothing was written")
         return 0
-    engine = engine_keys()
-    if engine is None:
-        say(f"{'; '.join(found)}, but no vLLM: give KVBENCH_GPU_COMMAND or KVBENCH_GPU_IMAGE")
+    vllm, trtllm = vllm_keys(), trtllm_keys()
+    if vllm is None and trtllm is None:
+        missing = "; ".join(filter(None, (why_no_vllm(vllm), why_no_trtllm(trtllm))))
+        say(f"{'; '.join(found)}, but no engine for it: {missing}")
         return 2
-    lines = check(engine)
-    append(page, found, lines, version_of(engine))
+    lines = check(vllm, trtllm)
+    append(page, found, lines, versions(vllm, trtllm))
     say(f"appended to {page}")
-    return 0 if lines and all(line.holds for line in lines) else 1
+    return 0 if all(line.holds is not False for line in lines) else 1
 
 
 if __name__ == "__main__":
