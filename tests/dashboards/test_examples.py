@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -171,6 +172,32 @@ def test_jobs_of_gitlab_are_in_stages_that_exist() -> None:
     assert {"selftest", "nightly", "gate"} == set(jobs)
     assert {job["stage"] for job in jobs.values()} <= set(pipeline["stages"])  # type: ignore[call-overload]
     assert jobs["nightly"]["script"][-1] == "exit $code"
+
+
+def written(call: list[str]) -> set[str]:
+    """Reports that a call of the gate writes."""
+    return {after for option, after in pairwise(call) if option in ("--junit", "--markdown")}
+
+
+def test_what_the_gate_writes_is_kept_and_a_rollout_has_a_state_of_its_own() -> None:
+    (workflow,) = documents("github/gate.yml")
+    uploads = [
+        step
+        for step in workflow["jobs"]["gate"]["steps"]
+        if "upload-artifact" in step.get("uses", "")  # type: ignore[index]
+    ]
+    assert all(step["if"] == "always()" for step in uploads)
+    (pipeline,) = documents("gitlab/kvbench.gitlab-ci.yml")
+    artifacts = pipeline["gate"]["artifacts"]  # type: ignore[index]
+    assert artifacts["when"] == "always"
+    kept = {
+        "github/gate.yml": set("\n".join(step["with"]["path"] for step in uploads).split()),
+        "gitlab/kvbench.gitlab-ci.yml": {*artifacts["paths"], artifacts["reports"]["junit"]},
+    }
+    for name, files in kept.items():
+        (call,) = (call for call in calls(name) if call[0] == "gate")
+        assert written(call) == {"gate.xml", "gate.md"} == files
+        assert re.search(r"\$\w+_ID$", call[call.index("--state") + 1])
 
 
 def test_argo_passes_on_go_alone_and_never_on_what_is_undecided() -> None:
