@@ -39,7 +39,7 @@ HOST_FIGURES: dict[str, HostFigure] = {
     "engine_memory_bytes": HostFigure("bytes", "memory of the engine"),
     "engine_shmem_bytes": HostFigure("bytes", "shared memory of the engine that is filled"),
     "engine_shm_mapped_bytes": HostFigure("bytes", "mapped by the engine in /dev/shm"),
-    "shm_used_bytes": HostFigure("bytes", "in use of /dev/shm"),
+    "shm_used_bytes": HostFigure("bytes", "lies in /dev/shm"),
     "shm_size_bytes": HostFigure("bytes", "size of /dev/shm"),
     "swap_used_bytes": HostFigure("bytes", "swap in use"),
     "swap_read_bytes_per_s": HostFigure("bytes/s", "read from swap"),
