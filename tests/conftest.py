@@ -34,6 +34,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A key, and a certificate for 127.0.0.1 that it signed itself."""
+    from tests.standin.gateway import make_certificate
+
+    try:
+        return make_certificate(tmp_path_factory.mktemp("tls"))
+    except FileNotFoundError:
+        pytest.skip("no openssl command to make a certificate with")
+
+
+@pytest.fixture(scope="session")
 def engine_env() -> EngineEnvironment:
     """The embedded vLLM, installed on first use (minutes) and kept in KVBENCH_HOME."""
     from kvbench.engine.environment import install

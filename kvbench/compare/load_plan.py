@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from kvbench.engine.base import Endpoint
 from kvbench.errors import InputError, NotSupportedYetError
@@ -11,7 +12,7 @@ from kvbench.record.journal import Journal
 from kvbench.spec.profile import Profile
 from kvbench.workload.schedule import Schedule
 
-__all__ = ["load_plan", "room_for_prompts"]
+__all__ = ["load_plan", "prompts_of", "room_for_prompts"]
 
 
 def load_plan(profile: Profile, index: int, journal: Journal, endpoint: Endpoint, directory: Path) -> LoadPlan:
@@ -21,19 +22,26 @@ def load_plan(profile: Profile, index: int, journal: Journal, endpoint: Endpoint
         out=directory.resolve(),
         arm=profile.name,
         round=index,
-        base_url=endpoint.base_url,
-        model=endpoint.model,
-        token_id_range=endpoint.token_id_range,
-        access=endpoint.access,
-        api=endpoint.api,
-        words=endpoint.words,
-        opening=endpoint.opening,
-        extra_prompt_tokens=endpoint.extra_prompt_tokens,
-        extra_tokens_behind=endpoint.extra_tokens_behind,
-        extra_body=endpoint.extra_body,
+        **prompts_of(endpoint),
         past_secondary=_past_secondary(profile, journal, endpoint),
         crew=journal.manifest.crew,
     )
+
+
+def prompts_of(endpoint: Endpoint) -> dict[str, Any]:
+    """The fields of a load plan that say where requests go and how their prompts are written."""
+    return {
+        "base_url": endpoint.base_url,
+        "model": endpoint.model,
+        "token_id_range": endpoint.token_id_range,
+        "access": endpoint.access,
+        "api": endpoint.api,
+        "words": endpoint.words,
+        "opening": endpoint.opening,
+        "extra_prompt_tokens": endpoint.extra_prompt_tokens,
+        "extra_tokens_behind": endpoint.extra_tokens_behind,
+        "extra_body": endpoint.extra_body,
+    }
 
 
 def _past_secondary(profile: Profile, journal: Journal, endpoint: Endpoint) -> dict[str, object] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench.compare.interrupts import raise_if_stopped
+from kvbench.compare.load_plan import prompts_of
 from kvbench.engine.base import Endpoint
 from kvbench.errors import LoadError
 from kvbench.load.bodies import Bodies
@@ -170,21 +171,7 @@ class Sender:
 
 
 def _plan(endpoint: Endpoint) -> LoadPlan:
-    return LoadPlan(
-        schedule=Path(),
-        out=Path(),
-        arm="probe",
-        round=0,
-        base_url=endpoint.base_url,
-        model=endpoint.model,
-        token_id_range=endpoint.token_id_range,
-        api=endpoint.api,
-        words=endpoint.words,
-        opening=endpoint.opening,
-        extra_prompt_tokens=endpoint.extra_prompt_tokens,
-        extra_tokens_behind=endpoint.extra_tokens_behind,
-        extra_body=endpoint.extra_body,
-    )
+    return LoadPlan(schedule=Path(), out=Path(), arm="probe", round=0, **prompts_of(endpoint))
 
 
 def _read(exchange: Exchange) -> Completion:

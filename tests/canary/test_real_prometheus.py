@@ -19,6 +19,7 @@ from kvbench.engine.environment import EngineEnvironment
 from kvbench.spec.loading import load_profile
 from tests.canary.field import ERRORS, LOAD_S, P90, SUSTAINED, Field, Track, driven, in_the_field, tokens
 from tests.cli.invoke import Answer
+from tests.embedded import embedded_engine
 from tests.missing import need
 
 need("prometheus_api_client")
@@ -150,13 +151,7 @@ class TestTheEmbeddedEngine:
         def repeated(rng: random.Random, number: int) -> list[int]:
             return prefixes[number % len(prefixes)] + tokens(rng, 32)
 
-        engine = {
-            "kind": "vllm",
-            "environment": engine_env.name,
-            "version": engine_env.vllm_version,
-            "model": "tiny",
-            "args": {"max-model-len": 4096, "port": field.embedded_port},
-        }
+        engine = embedded_engine(engine_env, port=field.embedded_port)
         tiers = {"device": {"blocks": 40}, "host": {"size": "64MiB"}}
         file = field.folder / "embedded.json"
         file.write_text(json.dumps({"name": "embedded", "engine": engine, "tiers": tiers}))

@@ -20,6 +20,7 @@ from kvbench.engine.launched import LaunchedEngine
 from kvbench.spec.profile import Profile
 from tests.cli.files import write
 from tests.cli.invoke import Answer, kvbench
+from tests.embedded import embedded_engine
 
 TIERS: Mapping[str, Mapping[str, Any]] = {
     "base": {"device": {"blocks": 66}},
@@ -126,11 +127,4 @@ def test_two_emulated_engines_that_run_already_are_compared(tmp_path: Path) -> N
 
 @pytest.mark.engine
 def test_two_embedded_engines_that_run_already_are_compared(engine_env: EngineEnvironment, tmp_path: Path) -> None:
-    engine = {
-        "kind": "vllm",
-        "environment": engine_env.name,
-        "version": engine_env.vllm_version,
-        "model": "tiny",
-        "args": {"max-model-len": 4096},
-    }
-    holds(compared(tmp_path, engine, rate=3))
+    holds(compared(tmp_path, embedded_engine(engine_env), rate=3))

@@ -14,7 +14,7 @@ from kvbench.engine.create import create_engine
 from kvbench.spec.profile import Profile
 from tests.cli.files import write
 from tests.cli.invoke import kvbench
-from tests.standin.gateway import Gateway, gateway, make_certificate
+from tests.standin.gateway import Gateway, gateway
 
 SECRET = "s3cret-of-the-gateway"
 BLOCKS, BLOCK_BYTES = 96, 4096
@@ -68,12 +68,10 @@ tiers: {tiers}
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path, list[Gateway]]:
+def compared(
+    tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
+) -> tuple[dict, Path, list[Gateway]]:
     folder = tmp_path_factory.mktemp("chat")
-    try:
-        certificate = make_certificate(folder)
-    except FileNotFoundError:
-        pytest.skip("no openssl command to make a certificate with")
     requires = {"X-Tenant": "team-a", "X-Gateway-Token": SECRET}
     with ExitStack() as stack:
         gateways = [

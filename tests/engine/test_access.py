@@ -20,20 +20,12 @@ from kvbench.spec.access import Access, FromEnvironment
 from kvbench.spec.profile import Profile
 from kvbench.workload.storage import write_schedule
 from tests.load.play import plan_for, request, schedule
-from tests.standin.gateway import Gateway, gateway, make_certificate
+from tests.standin.gateway import Gateway, gateway
 from tests.standin.server import MODEL, Behaviour, stand_in
 
 HEADERS = {"X-Tenant": "team-a", "X-Gateway-Token": {"env": "GATEWAY_TOKEN"}}
 SECRET = "s3cret-of-the-gateway"
 REQUIRED = {"X-Tenant": "team-a", "X-Gateway-Token": SECRET}
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    try:
-        return make_certificate(tmp_path_factory.mktemp("tls"))
-    except FileNotFoundError:
-        pytest.skip("no openssl command to make a certificate with")
 
 
 @pytest.fixture(params=["http", "https"])

@@ -19,6 +19,7 @@ from kvbench.record.tables import REQUESTS
 from kvbench.spec.profile import Profile
 from kvbench.workload.schedule import Segment
 from kvbench.workload.storage import write_schedule
+from tests.embedded import embedded_engine
 from tests.load.play import plan_for, request, schedule
 
 pytestmark = pytest.mark.engine
@@ -41,14 +42,8 @@ def test_a_shared_prefix_is_cached_to_its_last_block_and_every_prompt_has_its_le
     engine_env: EngineEnvironment, tmp_path: Path
 ) -> None:
     """Given the template of the tiny model, when prompts share three blocks, then three blocks are cached."""
-    engine_spec = {
-        "kind": "vllm",
-        "environment": engine_env.name,
-        "version": engine_env.vllm_version,
-        "model": "tiny",
-        "args": {"max-model-len": 4096},
-    }
-    profile = Profile.model_validate({"name": "arm", "engine": engine_spec, "tiers": {"device": {"blocks": 66}}})
+    spec = {"name": "arm", "engine": embedded_engine(engine_env), "tiers": {"device": {"blocks": 66}}}
+    profile = Profile.model_validate(spec)
     launched = create_engine(profile, Launch(tmp_path, tmp_path / "engine-1.log", None, "arm-1"))
     try:
         endpoint = attached(launched.start(lambda line: None).base_url)

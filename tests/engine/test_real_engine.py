@@ -14,6 +14,7 @@ from kvbench.engine.launch import make_disk_directory
 from kvbench.engine.ports import check_free
 from kvbench.engine.processes import shm_files
 from kvbench.spec.profile import Profile
+from tests.embedded import embedded_engine
 from tests.engine.test_keeper import gone
 
 pytestmark = pytest.mark.engine
@@ -26,14 +27,9 @@ def a_profile(env: EngineEnvironment, tmp_path: Path, *, tiered: bool) -> Profil
     tiers: dict = {"device": {"blocks": BLOCKS}}
     if tiered:
         tiers |= {"host": {"size": HOST_BYTES}, "disk": {"path": str(tmp_path / "kv"), "read_threads": 2}}
-    engine = {
-        "kind": "vllm",
-        "environment": env.name,
-        "version": env.vllm_version,
-        "model": "tiny",
-        "args": {"max-model-len": 8192},
-    }
-    return Profile.model_validate({"name": "arm", "engine": engine, "tiers": tiers})
+    return Profile.model_validate(
+        {"name": "arm", "engine": embedded_engine(env, max_model_len=8192), "tiers": tiers}
+    )
 
 
 def ask(base_url: str) -> dict:

@@ -40,7 +40,6 @@ from tests.load.server import (
     token_event,
     usage_event,
 )
-from tests.standin.gateway import make_certificate
 
 
 def test_a_row_says_everything_about_a_request(tmp_path: Path) -> None:
@@ -305,14 +304,6 @@ def test_a_name_with_several_addresses_is_tried_to_its_end(tmp_path: Path) -> No
             "ok",
             "ok",
         ]
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    try:
-        return make_certificate(tmp_path_factory.mktemp("tls"))
-    except FileNotFoundError:
-        pytest.skip("no openssl command to make a certificate with")
 
 
 def test_tls_keeps_the_kernels_receive_times(certificate: tuple[Path, Path], tmp_path: Path) -> None:
