@@ -193,6 +193,7 @@ def _expected(profile: Profile, schedule: Schedule | None) -> dict[str, int] | N
         device_blocks=blocks,
         host_blocks=host.size // (per_token * block_tokens) if host and per_token else 0,
         disk=profile.tiers.disk is not None,
+        host_policy=profile.tiers.host_policy,
     )
 
 

@@ -347,5 +347,6 @@ def _expected(job: RoundJob, journal: Journal, effective: Effective) -> dict[str
         device_blocks=effective.device_blocks,
         host_blocks=host_blocks,
         disk=bool(effective.disk),
+        host_policy=job.profile.tiers.host_policy,
     )
     return {source: float(tokens) for source, tokens in sources.items()}

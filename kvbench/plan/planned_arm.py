@@ -54,8 +54,7 @@ class PlannedArm:
     @property
     def host_policy(self) -> str:
         """What the host tier evicts by; of an arm without one, what one would."""
-        host = self.profile.tiers.host
-        return host.policy if host is not None else "lru"
+        return self.profile.tiers.host_policy
 
     @property
     def capacities_tokens(self) -> dict[str, int]:

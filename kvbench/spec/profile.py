@@ -202,6 +202,11 @@ class Tiers(SpecModel):
     secondary: list[SecondaryTier] = Field(default_factory=list)
     """Further tiers behind the host, of vLLM alone: object stores, peers."""
 
+    @property
+    def host_policy(self) -> Literal["lru", "arc"]:
+        """What the host tier evicts by; without one, what it would by default."""
+        return "lru" if self.host is None else self.host.policy
+
 
 class Profile(SpecFile):
     """One YAML file: an arm of a comparison."""

@@ -74,3 +74,19 @@ def test_a_closed_loop_has_as_many_requests_as_the_engine_answers() -> None:
     rule = P90 | {"quantile": 0.999}
     loop = experiment(rule, arrivals={"process": "closed", "closed": {"concurrency": 2}})
     assert plan_comparison(loop, []).refused == ()
+
+
+def test_what_is_expected_of_a_host_tier_follows_its_policy() -> None:
+    few_are_popular = {"tokens": 512, "pool": 40, "popularity": {"zipf": 1.1}}
+    classes = {"a": {"prefix": few_are_popular, "suffix_tokens": 64, "output_tokens": 4}}
+    load = experiment(P90, classes=classes, arrivals={"process": "poisson", "rate": 30})
+    tiers = {"device": {"blocks": 64}, "host": {"size": "8MiB"}}
+    arms = tuple(
+        Profile.model_validate(
+            {"name": policy, "engine": ENGINE, "tiers": tiers | {"host": tiers["host"] | {"policy": policy}}}
+        )
+        for policy in ("lru", "arc")
+    )
+    sources = plan_comparison(replace(load, candidates=arms), []).sources
+    assert sources["lru"] != sources["arc"]
+    assert sum(sources["lru"].values()) == sum(sources["arc"].values())

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +21,7 @@ from kvbench.load.plan import LoadPlan
 from kvbench.probe.sender import Sender
 from kvbench.spec.profile import Profile
 from kvbench.workload.schedule import Segment
-from tests.cli.invoke import kvbench
+from tests.engine.test_text_prompts import requests_of_a_run
 from tests.load.play import request, schedule
 from tests.standin.text_server import FOREIGN, MODEL, WORDS, TextBehaviour, text_server
 
@@ -217,30 +216,11 @@ def test_suffixes_shorter_than_what_stands_behind_are_said() -> None:
     assert room_for_prompts(planned, endpoint_with(7, 11)) == ()
 
 
-WORKLOAD = """
-name: chat
-seed: 3
-arrivals: {process: constant, rate: 10/s}
-phases: [{name: steady, for: 2s}]
-classes:
-  long: {weight: 1, prefix: {tokens: 256, pool: 3, popularity: uniform}, suffix_tokens: 48, output_tokens: 4}
-  talk: {weight: 1, turns: 2, think: 100ms, prefix: {tokens: 128, pool: 2, popularity: uniform}, suffix_tokens: 48,
-         output_tokens: 4}
-"""
-
-
 def test_a_run_over_chat_counts_every_prompt_as_planned_and_has_one_message(tmp_path: Path) -> None:
-    (tmp_path / "w.yaml").write_text(WORKLOAD, encoding="utf-8")
     behaviour = TextBehaviour()
     with text_server(behaviour) as url:
         engine = f"{{kind: attached, base_url: '{url}', model: {MODEL}, api: chat}}"
-        (tmp_path / "p.yaml").write_text(f"name: chat\nengine: {engine}\n", encoding="utf-8")
-        answer = kvbench("run", tmp_path / "p.yaml", "-w", tmp_path / "w.yaml", "--out", tmp_path / "out")
-    assert answer.code == 0, answer.text
-    (table,) = (tmp_path / "out").rglob("requests.parquet")
-    rows = pd.read_parquet(table)
-    assert len(rows) >= 20
-    assert (rows["status"] == "ok").all(), rows["error"].tolist()
+        rows = requests_of_a_run(engine, tmp_path, suffix_tokens=48)
     assert (rows["prompt_tokens_engine"] == rows["prompt_tokens_planned"]).all()
     assert rows["turn"].max() == 1
     assert all(prompt.startswith(behaviour.template[0] + OPENING) for prompt in behaviour.prompts)

@@ -115,25 +115,31 @@ def test_what_is_no_tokenizer_is_told_with_its_file(content: str, tmp_path: Path
 WORKLOAD = """
 name: text
 seed: 3
-arrivals: {process: constant, rate: 10/s}
-phases: [{name: steady, for: 2s}]
+arrivals: {{process: constant, rate: 10/s}}
+phases: [{{name: steady, for: 2s}}]
 classes:
-  long: {weight: 1, prefix: {tokens: 256, pool: 3, popularity: uniform}, suffix_tokens: 16, output_tokens: 4}
-  talk: {weight: 1, turns: 2, think: 100ms, prefix: {tokens: 128, pool: 2, popularity: uniform}, suffix_tokens: 16,
-         output_tokens: 4}
+  long: {{prefix: {{tokens: 256, pool: 3, popularity: uniform}}, suffix_tokens: {suffix}, output_tokens: 4}}
+  talk: {{turns: 2, think: 100ms, prefix: {{tokens: 128, pool: 2, popularity: uniform}}, suffix_tokens: {suffix},
+         output_tokens: 4}}
 """
 
 
-def test_a_run_over_text_counts_every_prompt_as_planned(tmp_path: Path) -> None:
-    (tmp_path / "w.yaml").write_text(WORKLOAD, encoding="utf-8")
-    with text_server(TextBehaviour()) as url:
-        engine = f"{{kind: attached, base_url: '{url}', model: {MODEL}}}"
-        (tmp_path / "p.yaml").write_text(f"name: text\nengine: {engine}\n", encoding="utf-8")
-        answer = kvbench("run", tmp_path / "p.yaml", "-w", tmp_path / "w.yaml", "--out", tmp_path / "out")
+def requests_of_a_run(engine: str, folder: Path, *, suffix_tokens: int) -> pd.DataFrame:
+    """What `kvbench run` recorded of two seconds of documents and talks, all of them answered."""
+    (folder / "w.yaml").write_text(WORKLOAD.format(suffix=suffix_tokens), encoding="utf-8")
+    (folder / "p.yaml").write_text(f"name: text\nengine: {engine}\n", encoding="utf-8")
+    answer = kvbench("run", folder / "p.yaml", "-w", folder / "w.yaml", "--out", folder / "out")
     assert answer.code == 0, answer.text
-    (table,) = (tmp_path / "out").rglob("requests.parquet")
+    (table,) = (folder / "out").rglob("requests.parquet")
     rows = pd.read_parquet(table)
     assert len(rows) >= 20
     assert (rows["status"] == "ok").all(), rows["error"].tolist()
+    return rows
+
+
+def test_a_run_over_text_counts_every_prompt_as_planned(tmp_path: Path) -> None:
+    with text_server(TextBehaviour()) as url:
+        engine = f"{{kind: attached, base_url: '{url}', model: {MODEL}}}"
+        rows = requests_of_a_run(engine, tmp_path, suffix_tokens=16)
     assert (rows["prompt_tokens_engine"] == rows["prompt_tokens_planned"]).all()
     assert rows.groupby("prefix")["id"].count().max() > 1

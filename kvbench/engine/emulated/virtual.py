@@ -363,6 +363,7 @@ class _Play:
             device_blocks=sizes.device_blocks,
             host_blocks=sizes.host_chunks * sizes.blocks_per_chunk,
             disk=sizes.disk,
+            host_policy=self._profile.tiers.host_policy,
         )
         events = tuple(EngineEvent(e.kind, e.t_s - self._zero_s, e.detail) for e in self._events)
         stated = sizes.device_blocks - 1
