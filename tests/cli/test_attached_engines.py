@@ -16,6 +16,7 @@ import yaml
 from kvbench.engine.base import Launch
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import EngineEnvironment
+from kvbench.engine.launch import make_disk_directory
 from kvbench.engine.launched import LaunchedEngine
 from kvbench.spec.profile import Profile
 from tests.cli.files import write
@@ -26,6 +27,11 @@ TIERS: Mapping[str, Mapping[str, Any]] = {
     "base": {"device": {"blocks": 66}},
     "tiered": {"device": {"blocks": 66}, "host": {"size": 64 * 2**20}},
 }
+WITH_DISK: Mapping[str, Mapping[str, Any]] = {
+    "base": TIERS["base"],
+    "tiered": {"device": {"blocks": 30}, "host": {"size": 8 * 2**20}, "disk": {"path": "kv"}},
+}
+"""Twelve documents of eight blocks: the device keeps three, the host four, in 256 KiB a block."""
 WORKLOAD = """\
 name: documents
 seed: 3
@@ -61,9 +67,16 @@ class Compared:
         return found
 
 
-def compared(folder: Path, engine: Mapping[str, object], rate: float) -> Compared:
-    """Start both engines at once, compare them as attached servers, and stop them."""
-    engines = {name: started(folder, name, engine) for name in TIERS}
+def compared(
+    folder: Path,
+    engine: Mapping[str, object],
+    rate: float,
+    *,
+    tiers: Mapping[str, Mapping[str, Any]] = TIERS,
+    more: str = "",
+) -> Compared:
+    """Start both engines at once, compare them as attached servers, and stop them. `more`: of the workload."""
+    engines = {name: started(folder, name, engine, tiers[name]) for name in tiers}
     try:
         with ThreadPoolExecutor(2) as threads:
             ends = list(threads.map(lambda each: each.start(lambda _: None), engines.values()))
@@ -73,12 +86,12 @@ def compared(folder: Path, engine: Mapping[str, object], rate: float) -> Compare
                 {
                     "name": name,
                     "engine": {"kind": "attached", "base_url": end.base_url, "model": "tiny"},
-                    "tiers": TIERS[name],
+                    "tiers": tiers[name],
                 }
             )
             for name, end in zip(engines, ends, strict=True)
         }
-        files = write(folder, **profiles, workload=WORKLOAD.format(rate=rate), rules=RULES)
+        files = write(folder, **profiles, workload=WORKLOAD.format(rate=rate) + more, rules=RULES)
         answer = kvbench(
             "compare", files["base"], files["tiered"], "--workload", files["workload"], "--rules", files["rules"],
             "--out", folder / "results", "--json", timeout_s=400,
@@ -92,12 +105,13 @@ def compared(folder: Path, engine: Mapping[str, object], rate: float) -> Compare
     return Compared(answer, runs[0], before, after)
 
 
-def started(folder: Path, name: str, engine: Mapping[str, object]) -> LaunchedEngine:
+def started(folder: Path, name: str, engine: Mapping[str, object], tiers: Mapping[str, Any]) -> LaunchedEngine:
     """An engine that is ready to be started."""
-    profile = Profile.model_validate({"name": name, "engine": engine, "tiers": TIERS[name]})
+    profile = Profile.model_validate({"name": name, "engine": engine, "tiers": tiers})
     directory = folder / f"{name}-server"
     directory.mkdir()
-    made = create_engine(profile, Launch(directory, directory / "engine-1.log", None, f"{name}-1"))
+    disk = make_disk_directory(folder / "kv", f"{name}-1") if "disk" in tiers else None
+    made = create_engine(profile, Launch(directory, directory / "engine-1.log", disk, f"{name}-1"))
     assert isinstance(made, LaunchedEngine)
     return made
 
@@ -123,6 +137,20 @@ def holds(found: Compared) -> None:
 def test_two_emulated_engines_that_run_already_are_compared(tmp_path: Path) -> None:
     engine = {"kind": "emulated", "model": "tiny", "args": {"block-size": 128, "max-model-len": 4096}}
     holds(compared(tmp_path, engine, rate=10))
+
+
+def test_what_the_tier_behind_the_host_does_is_measured_on_the_running_server(tmp_path: Path) -> None:
+    engine = {"kind": "emulated", "model": "tiny", "args": {"block-size": 128, "max-model-len": 4096}}
+    found = compared(
+        tmp_path, engine, rate=20, tiers=WITH_DISK, more="tier_holdout: 40%\nprime: each_prefix_once\n"
+    )
+    (effect,) = found.verdict["holdout"]
+    rows = pd.read_parquet(found.run / "arms" / "tiered" / "round-1" / "requests.parquet")
+    measured = rows[rows["measured"]]
+    assert effect["held"] == int(measured["holdout"].sum()) > 5
+    assert effect["kept"] == int((~measured["holdout"].astype(bool)).sum()) > 5
+    assert effect["difference_s"] < 0, "computing a document again costs more than reading it"
+    assert found.verdict["sources"]["tiered"]["disk"] > 0
 
 
 @pytest.mark.engine
