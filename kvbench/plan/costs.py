@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-__all__ = ["BreakEven", "CostLine", "break_even", "fit_cost", "huber_fit"]
+__all__ = ["BreakEven", "CostLine", "break_even", "crossing", "fit_cost", "huber_fit"]
 
 Numbers = NDArray[np.float64]
 
@@ -113,6 +113,25 @@ def break_even(hit: CostLine, computed: CostLine, *, smallest: int, longest: int
     return BreakEven(
         tokens=_from_where(gap <= 0, smallest),
         ci=(_from_where(gap - margin <= 0, smallest), _from_where(gap + margin <= 0, smallest)),
+    )
+
+
+def crossing(
+    lengths: Sequence[float],
+    gaps: Sequence[tuple[float, float, float]],
+    *,
+    smallest: int,
+    longest: int,
+) -> BreakEven:
+    """Where the measured gap between a hit and computing closes for good; straight lines between measured lengths.
+
+    `gaps`: at each of the rising `lengths`, seconds by which a hit is slower, with the ends of its interval.
+    """
+    at = np.arange(smallest, longest + 1, dtype=np.float64)
+    gap, low, high = (np.interp(at, lengths, column) for column in zip(*gaps, strict=True))
+    return BreakEven(
+        tokens=_from_where(gap <= 0, smallest),
+        ci=(_from_where(low <= 0, smallest), _from_where(high <= 0, smallest)),
     )
 
 

@@ -20,7 +20,7 @@ from kvbench.engine.create import create_engine
 from kvbench.errors import EngineError
 from kvbench.probe.counters import Counters
 from kvbench.probe.decode import record_decode
-from kvbench.probe.result import Result, check_lengths, checks_of, document, result_of
+from kvbench.probe.result import Result, break_evens, check_lengths, checks_of, document, points_of, result_of
 from kvbench.probe.sender import Background, Sender
 from kvbench.probe.series import Series, record_series
 from kvbench.probe.setting import Options, Room, choose_lengths, room_of
@@ -181,7 +181,9 @@ def _one(
             first_number=number + SERIES_APART,
             group_s=group_s,
         )
-        result.checks = checks_of(sides, result.check_series.samples, options.confidence)
+        everything = [*series.samples, *result.check_series.samples]
+        result.checks = checks_of(sides, everything, options.confidence)
+        result.break_even = break_evens(result.costs, points_of(everything, options.confidence), room)
     return result
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from kvbench.plan.costs import BreakEven, CostLine, break_even
+from kvbench.plan.costs import BreakEven, CostLine, break_even, crossing
 from kvbench.probe.series import Sample, Series, costs_of
 from kvbench.probe.setting import Options, Room
 
@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _ORDER = ("device", "host", "disk", "computed")
+FEWEST_LENGTHS = 3
+"""At so many lengths a hit and computing must have medians with intervals, for the break-even to rest on these."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,45 @@ def _median_interval(values: Sequence[float], confidence: float) -> tuple[float,
     return None if k == 0 else (ordered[k - 1], ordered[n - k])
 
 
-def break_evens(costs: dict[str, CostLine], room: Room) -> dict[str, BreakEven]:
-    """Of the tiers behind the device, where both they and computing were measured."""
+def break_evens(costs: dict[str, CostLine], points: Sequence[Point], room: Room) -> dict[str, BreakEven]:
+    """Of the tiers behind the device, where both they and computing were measured.
+
+    From the medians, where there are enough of them: what engines take for the shortest prompts is milliseconds off
+    any line through all lengths, and it is among these that a good tier breaks even. Else where the lines cross.
+    """
     computed = costs.get("computed")
-    return {
-        tier: break_even(costs[tier], computed, smallest=room.unit, longest=int(computed.longest))
-        for tier in ("host", "disk")
-        if computed is not None and tier in costs
-    }
+    found: dict[str, BreakEven] = {}
+    for tier in ("host", "disk"):
+        if computed is None or tier not in costs:
+            continue
+        longest = int(computed.longest)
+        gaps = _gaps(points, tier)
+        found[tier] = (
+            crossing(list(gaps), list(gaps.values()), smallest=room.unit, longest=longest)
+            if len(gaps) >= FEWEST_LENGTHS
+            else break_even(costs[tier], computed, smallest=room.unit, longest=longest)
+        )
+    return found
+
+
+def _gaps(points: Sequence[Point], tier: str) -> dict[float, tuple[float, float, float]]:
+    """Length → by how many seconds a hit is slower than computing, with the ends of its interval.
+
+    The interval of a difference from those of its two terms, which need not be symmetric: Zou & Donner (2008).
+    """
+    by_length: dict[int, dict[str, Point]] = {}
+    for point in points:
+        by_length.setdefault(point.prefix_tokens, {})[point.source] = point
+    gaps: dict[float, tuple[float, float, float]] = {}
+    for tokens, sources in sorted(by_length.items()):
+        hit, computed = sources.get(tier), sources.get("computed")
+        if hit is None or computed is None or hit.ci is None or computed.ci is None:
+            continue
+        gap = hit.ttft_s - computed.ttft_s
+        below = math.hypot(hit.ttft_s - hit.ci[0], computed.ci[1] - computed.ttft_s)
+        above = math.hypot(hit.ci[1] - hit.ttft_s, computed.ttft_s - computed.ci[0])
+        gaps[float(tokens)] = (gap, gap - below, gap + above)
+    return gaps
 
 
 def check_lengths(even: BreakEven, room: Room, longest: int) -> dict[str, int]:
@@ -198,4 +231,5 @@ def _unseen(result: Result, sources: Sequence[str]) -> list[str]:
 def result_of(series: Series, room: Room, options: Options) -> Result:
     """Costs and break-even lengths of what was measured."""
     costs = costs_of(series.samples, options.confidence)
-    return Result(series, costs, break_evens(costs, room))
+    points = points_of(series.samples, options.confidence)
+    return Result(series, costs, break_evens(costs, points, room))

@@ -1,0 +1,88 @@
+"""Where hits begin to pay, from medians that were measured on the embedded engine."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvbench.probe.result import Point, break_evens, check_lengths, checks_of
+from kvbench.probe.series import Sample, costs_of
+from kvbench.probe.setting import Room
+
+ROOM = Room(unit=128, device=16_384, host=65_536, disk=True, max_model_len=8_256)
+MEASURED = {
+    "host": {128: (18.0, 17.8, 18.1), 896: (19.5, 18.7, 20.8), 1920: (21.7, 21.2, 24.2), 3968: (29.9, 27.6, 31.6)},
+    "disk": {128: (23.0, 22.3, 23.6), 896: (27.3, 25.9, 27.9), 1920: (31.1, 30.4, 33.0), 3968: (44.6, 43.5, 46.2)},
+    "computed": {128: (21.1, 20.9, 21.4), 896: (108, 106, 110), 1920: (220, 215, 235), 3968: (597, 572, 641)},
+}
+"""Source → prefix tokens → TTFT in ms with its interval: vLLM 0.32 on two cores, 2026-11-30."""
+
+
+def points() -> list[Point]:
+    return [
+        Point(source, tokens, 30, median / 1e3, (low / 1e3, high / 1e3))
+        for source, rows in MEASURED.items()
+        for tokens, (median, low, high) in rows.items()
+    ]
+
+
+def samples() -> list[Sample]:
+    draw = np.random.default_rng(1)
+    return [
+        Sample(source, tokens, float(draw.normal(median, (high - low) / 2)) / 1e3, group)
+        for source, rows in MEASURED.items()
+        for tokens, (median, low, high) in rows.items()
+        for group in range(30)
+    ]
+
+
+def test_the_shortest_hit_on_disk_loses_although_the_lines_say_that_it_wins() -> None:
+    found = break_evens(costs_of(samples(), 0.95), points(), ROOM)
+    assert found["disk"].tokens is not None
+    assert 128 < found["disk"].tokens <= 256
+    assert check_lengths(found["disk"], ROOM, 3968) == {"below": 128, "above": 256}
+    assert found["host"].tokens == 128
+    assert check_lengths(found["host"], ROOM, 3968) == {"above": 128}
+
+
+def test_runs_on_both_sides_of_it_confirm_it() -> None:
+    (below,) = checks_of({"disk": {"below": 128}}, samples())
+    assert below.agrees
+    (above,) = checks_of({"disk": {"above": 896}}, samples())
+    assert above.agrees
+
+
+def test_without_intervals_the_lines_decide() -> None:
+    few = [Point(p.source, p.prefix_tokens, 3, p.ttft_s, None) for p in points()]
+    costs = costs_of(samples(), 0.95)
+    assert break_evens(costs, few, ROOM) == break_evens(costs, [], ROOM)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    base_s=st.floats(0.0, 0.3),
+    token_s=st.floats(1e-5, 1e-3),
+    width=st.floats(0.001, 0.2),
+)
+def test_on_straight_lines_it_is_where_they_cross_and_within_its_interval(
+    base_s: float, token_s: float, width: float
+) -> None:
+    lengths = (128, 896, 1920, 3968)
+    rows = [("disk", n, 0.01 + base_s + token_s * n / 10) for n in lengths]
+    rows += [("computed", n, 0.01 + token_s * n) for n in lengths]
+    found = break_evens(
+        costs_of(samples(), 0.95),
+        [Point(source, n, 30, s, (s * (1 - width), s * (1 + width))) for source, n, s in rows],
+        ROOM,
+    )["disk"]
+    truth = base_s / (0.9 * token_s)
+    low, high = found.ci
+    if truth > 3968:
+        assert found.tokens is None
+        return
+    assert found.tokens is not None
+    assert abs(found.tokens - max(truth, 128)) <= 1
+    assert low is not None
+    assert low <= found.tokens
+    assert high is None or found.tokens <= high
