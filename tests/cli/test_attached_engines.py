@@ -41,6 +41,8 @@ classes:
   long: {{weight: 1, prefix: {{tokens: 1024, pool: 12, popularity: uniform}}, suffix_tokens: 64, output_tokens: 4}}
 request_timeout: 30s
 """
+EACH_ONCE = "prime: each_prefix_once\n"
+"""So that a few requests are enough for some to come from behind the device."""
 RULES = """\
 guardrails:
   - {id: ttft, metric: ttft, quantile: 0.5, max_ratio: 20}
@@ -140,10 +142,8 @@ def test_two_emulated_engines_that_run_already_are_compared(tmp_path: Path) -> N
 
 
 def test_what_the_tier_behind_the_host_does_is_measured_on_the_running_server(tmp_path: Path) -> None:
-    engine = {"kind": "emulated", "model": "tiny", "args": {"block-size": 128, "max-model-len": 4096}}
-    found = compared(
-        tmp_path, engine, rate=20, tiers=WITH_DISK, more="tier_holdout: 40%\nprime: each_prefix_once\n"
-    )
+    engine = {"kind": "emulated", "model": "tiny", "args": {"block-size": 128, "max-model-len": 2048}}
+    found = compared(tmp_path, engine, rate=20, tiers=WITH_DISK, more=f"{EACH_ONCE}tier_holdout: 40%\n")
     (effect,) = found.verdict["holdout"]
     rows = pd.read_parquet(found.run / "arms" / "tiered" / "round-1" / "requests.parquet")
     measured = rows[rows["measured"]]
@@ -155,4 +155,4 @@ def test_what_the_tier_behind_the_host_does_is_measured_on_the_running_server(tm
 
 @pytest.mark.engine
 def test_two_embedded_engines_that_run_already_are_compared(engine_env: EngineEnvironment, tmp_path: Path) -> None:
-    holds(compared(tmp_path, embedded_engine(engine_env), rate=3))
+    holds(compared(tmp_path, embedded_engine(engine_env), rate=3, more=EACH_ONCE))
