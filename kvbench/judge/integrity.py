@@ -65,10 +65,13 @@ def _source_checks(recorded: ArmRound) -> list[str | None]:
         ("cached tokens", counters.increase("cached_tokens"), "cached_tokens"),
     ):
         told = numbers(table, column)[answered]
-        if counter is not None and len(told) and not np.isnan(told).any():
-            least = float(told.sum())
-            apart = _outside(counter, least, least + failed)
-            more = f" and failed requests at most {failed:,.0f} more" if failed else ""
+        if counter is not None and not np.isnan(told).all():
+            least = float(np.nansum(told))
+            unsaid = float(numbers(table, "prompt_tokens_planned")[answered][np.isnan(told)].sum())
+            room = float(np.nan_to_num(failed + unsaid, nan=np.inf))
+            apart = _outside(counter, least, least + room)
+            who = "those that do not tell" if unsaid else "failed requests"
+            more = f" and {who} at most {room:,.0f} more" if room else ""
             said = f"{name}: the counter says {counter:,.0f}, the answers say {least:,.0f}{more}"
             checks.append(said if apart else None)
     return checks

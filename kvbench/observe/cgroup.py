@@ -66,6 +66,6 @@ def _quota(folder: Path) -> float | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="ascii")
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""

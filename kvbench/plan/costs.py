@@ -128,7 +128,11 @@ def crossing(
     `gaps`: at each of the rising `lengths`, seconds by which a hit is slower, with the ends of its interval.
     """
     at = np.arange(smallest, longest + 1, dtype=np.float64)
-    gap, low, high = (np.interp(at, lengths, column) for column in zip(*gaps, strict=True))
+    columns = zip(*gaps, strict=True)
+    gap = np.interp(at, lengths, next(columns))
+    # Beyond what was measured anything may be, and nothing is proven.
+    low = np.interp(at, lengths, next(columns), left=-np.inf, right=-np.inf)
+    high = np.interp(at, lengths, next(columns), left=np.inf, right=np.inf)
     return BreakEven(
         tokens=_from_where(gap <= 0, smallest),
         ci=(_from_where(low <= 0, smallest), _from_where(high <= 0, smallest)),

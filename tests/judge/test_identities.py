@@ -74,7 +74,15 @@ class TestTokenSources:
 
     def test_need_answers_that_tell(self) -> None:
         wrong = counters([0, 1e5], [0, 2e5], prompts=[0, 3e5])
-        assert self.faults(wrong, setting("prompt_tokens_engine", np.nan, 3)) == []
+        assert self.faults(wrong, setting("prompt_tokens_engine", np.nan)) == []
+
+    def test_of_answers_that_do_not_tell_lie_between_nothing_and_their_prompts(self) -> None:
+        silent = setting("prompt_tokens_engine", np.nan, 249)
+        (fault,) = self.faults(counters([0, 1e5], [0, 2e5], prompts=[0, 3e5]), silent)
+        assert fault.endswith("the answers say 399,000 and those that do not tell at most 1,000 more")
+        for counted in (399_000.0, 400_000.0):
+            sound = counters([0, self.CACHED], [0, counted - self.CACHED], prompts=[0, counted])
+            assert self.faults(sound, silent) == []
 
     def test_need_requests_that_were_sent(self) -> None:
         assert self.faults(self.BROKEN, setting("sent_s", np.nan)) == []

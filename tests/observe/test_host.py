@@ -206,10 +206,10 @@ def test_network_is_that_of_devices_else_of_all_but_the_loopback(tmp_path: Path)
 
 
 def test_limits_of_the_control_group_are_the_tightest_around_it(tmp_path: Path) -> None:
-    group = tmp_path / "slice" / "pod"
+    group = tmp_path / "slice" / "pöd"
     group.mkdir(parents=True)
     (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "cgroup").write_text("0::/slice/pod\n")
+    (tmp_path / "self" / "cgroup").write_text("0::/slice/pöd\n", encoding="utf-8")
     assert cgroup_limits(tmp_path, tmp_path) == {}
     assert cgroup_throttled_s(tmp_path, tmp_path) is None
     (group / "cpu.max").write_text("max 100000\n")

@@ -46,6 +46,12 @@ def test_the_shortest_hit_on_disk_loses_although_the_lines_say_that_it_wins() ->
     assert check_lengths(found["host"], ROOM, 3968) == {"above": 128}
 
 
+def test_what_lies_below_the_shortest_measured_length_is_not_proven() -> None:
+    longer = [point for point in points() if point.prefix_tokens > 128]
+    low, high = break_evens(costs_of(samples(), 0.95), longer, ROOM)["disk"].ci
+    assert (low, high) == (128, 896)
+
+
 def test_runs_on_both_sides_of_it_confirm_it() -> None:
     (below,) = checks_of({"disk": {"below": 128}}, samples())
     assert below.agrees
