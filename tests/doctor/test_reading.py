@@ -32,13 +32,14 @@ from kvbench.doctor.reading import (
 from kvbench.doctor.storage import block_devices, read_disk
 from kvbench.engine.processes import SHM
 from tests.doctor.good_host import profile
+from tests.missing import missing
 
 MIB = 2**20
 
 
 def said_by(*command: str) -> list[str]:
     if shutil.which(command[0]) is None:
-        pytest.skip(f"needs {command[0]}")
+        missing(f"needs {command[0]}")
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kvbench.compare.load_plan import prompts_of
 from kvbench.engine.attached import AttachedEngine
 from kvbench.engine.base import Endpoint, Launch
 from kvbench.engine.create import create_engine
@@ -73,18 +74,8 @@ def played(endpoint: Endpoint, tmp_path: Path) -> list[dict]:
         request(4, 3.0, segments=(Segment(5, 2 * BLOCK), Segment(7, 45))),
     ]
     write_schedule(schedule(*sent, prime=(prime,), for_s=4.0), tmp_path / "schedule.parquet")
-    plan = plan_for(
-        endpoint.base_url,
-        tmp_path,
-        model=endpoint.model,
-        api=endpoint.api,
-        token_id_range=endpoint.token_id_range,
-        words=endpoint.words,
-        opening=endpoint.opening,
-        extra_prompt_tokens=endpoint.extra_prompt_tokens,
-        extra_tokens_behind=endpoint.extra_tokens_behind,
-        extra_body=endpoint.extra_body,
-    )
+    fields = prompts_of(endpoint)
+    plan = plan_for(fields.pop("base_url"), tmp_path, **fields)
     result = run_load(plan, on_event=lambda _: None, should_stop=lambda: False)
     assert result.complete, json.dumps(result.figures)
     assert REQUESTS.names[0] == "id"

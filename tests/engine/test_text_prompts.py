@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvbench.compare.load_plan import prompts_of
 from kvbench.engine.attached import AttachedEngine
 from kvbench.engine.base import Endpoint, Launch
 from kvbench.errors import InputError
@@ -26,22 +27,7 @@ def attach(url: str, **engine: object) -> Endpoint:
 
 
 def bodies(endpoint: Endpoint) -> Bodies:
-    return Bodies(
-        LoadPlan(
-            schedule=Path("s"),
-            out=Path(),
-            arm="a",
-            round=1,
-            base_url=endpoint.base_url,
-            model=endpoint.model,
-            token_id_range=endpoint.token_id_range,
-            words=endpoint.words,
-            api=endpoint.api,
-            opening=endpoint.opening,
-            extra_prompt_tokens=endpoint.extra_prompt_tokens,
-            extra_tokens_behind=endpoint.extra_tokens_behind,
-        )
-    )
+    return Bodies(LoadPlan(schedule=Path("s"), out=Path(), arm="a", round=1, **prompts_of(endpoint)))
 
 
 @pytest.mark.parametrize("begin", [0, 1, 3])
