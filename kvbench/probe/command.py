@@ -20,7 +20,7 @@ from kvbench.engine.create import create_engine
 from kvbench.errors import EngineError
 from kvbench.probe.counters import Counters
 from kvbench.probe.decode import record_decode
-from kvbench.probe.result import Result, break_evens, check_lengths, checks_of, document, points_of, result_of
+from kvbench.probe.result import Result, break_evens, document, points_of, result_of
 from kvbench.probe.sender import Background, Sender
 from kvbench.probe.series import Series, record_series
 from kvbench.probe.setting import Options, Room, choose_lengths, room_of
@@ -29,10 +29,12 @@ from kvbench.record.atomic import write_text
 from kvbench.record.run_directory import RunDirectory, utc_now
 from kvbench.spec.profile import Profile
 
-__all__ = ["probe_profile"]
+__all__ = ["probe_and_check", "probe_profile"]
 
 CHECK_SHARE = 0.25
 """Of the time, for running just below and just above the break-even lengths."""
+CHECKS = 2
+"""Times that the break-even is checked: the first may move it, and then the second runs beside where it is."""
 TELL_EVERY_S = 10.0
 SERIES_APART = 1_000_000
 """Between the numbers of prompts of two series; none has so many."""
@@ -120,16 +122,18 @@ def _probe(
         for load in loads:
             sender.background = load
             where = "alone" if load is None else f"beside {options.background_per_s:g} requests/s"
-            results.append(_one(room, lengths, options, sender, counters, progress, where, len(results), group_s))
+            results.append(
+                probe_and_check(room, lengths, options, sender, counters, progress, where, len(results), group_s)
+            )
             sender.quiet()
         progress("probing alone: longer suffixes, and steps while requests decode")
-        number = 2 * len(loads) * SERIES_APART
+        number = (1 + CHECKS) * len(loads) * SERIES_APART
         behind = record_suffixes(sender, lengths, number)
         decoded = record_decode(sender, room, number + SERIES_APART)
     return results, {"suffixes": [asdict(each) for each in behind], "decode": [asdict(each) for each in decoded]}
 
 
-def _one(
+def probe_and_check(
     room: Room,
     lengths: tuple[int, ...],
     options: Options,
@@ -140,8 +144,8 @@ def _one(
     index: int,
     group_s: float,
 ) -> Result:
-    number = 2 * index * SERIES_APART
-
+    """One series and the checks of its break-even lengths; `index` keeps its prompts apart from other series'."""
+    number = (1 + CHECKS) * index * SERIES_APART
     last = time.monotonic()
 
     def told(series: Series) -> None:
@@ -162,28 +166,26 @@ def _one(
         told=told,
     )
     result = result_of(series, room, options)
-    sides = {
-        tier: check_lengths(even, room, int(result.costs["computed"].longest))
-        for tier, even in result.break_even.items()
-    }
-    wanted = sorted({tokens for tier in sides.values() for tokens in tier.values()})
-    if wanted:
+    for check in range(CHECKS):
+        sides = result.sides(room)
+        wanted = sorted({tokens for tier in sides.values() for tokens in tier.values()})
+        if not wanted or all(each.agrees is not None for each in result.checks_at(sides, options.confidence)):
+            break
         progress(f"probing {where}: checking the break-even at {', '.join(map(str, wanted))} tokens")
-        sources = {source: source == "computed" or bool(sides.get(source)) for source in room.sources}
-        result.check_series = record_series(
+        checked = record_series(
             room,
             sorted({*wanted, lengths[-1]}),
             options,
             sender,
             counters,
-            limit_s=options.limit_s * CHECK_SHARE,
-            wanted=sources,
-            first_number=number + SERIES_APART,
+            limit_s=options.limit_s * CHECK_SHARE / CHECKS,
+            wanted={source: source == "computed" or bool(sides.get(source)) for source in room.sources},
+            first_number=number + (1 + check) * SERIES_APART,
             group_s=group_s,
         )
-        everything = [*series.samples, *result.check_series.samples]
-        result.checks = checks_of(sides, everything, options.confidence)
-        result.break_even = break_evens(result.costs, points_of(everything, options.confidence), room)
+        result.check_samples += checked.samples
+        result.break_even = break_evens(result.costs, points_of(result.samples, options.confidence), room)
+    result.checks = result.checks_at(result.sides(room), options.confidence)
     return result
 
 

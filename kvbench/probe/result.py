@@ -6,7 +6,7 @@ Times in seconds, lengths in tokens. A figure that was not measured is null, nev
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class Check:
     """`below` or `above`."""
     prefix_tokens: int
     difference_s: float | None
-    """Mean TTFT of hits minus that of computed prompts."""
+    """Median TTFT of hits minus that of computed prompts, of those that ran for the check."""
     ci: tuple[float, float] | None
     agrees: bool | None
     """With the break-even; None: the interval does not tell."""
@@ -70,12 +70,21 @@ class Result:
     costs: dict[str, CostLine]
     break_even: dict[str, BreakEven]
     checks: list[Check] = field(default_factory=list)
-    check_series: Series | None = None
+    check_samples: list[Sample] = field(default_factory=list)
 
     @property
-    def points(self) -> list[Point]:
+    def samples(self) -> list[Sample]:
         """Of the series and of its checks."""
-        return points_of([*self.series.samples, *(self.check_series.samples if self.check_series else [])])
+        return [*self.series.samples, *self.check_samples]
+
+    def sides(self, room: Room) -> dict[str, dict[str, int]]:
+        """Tier → the lengths beside its break-even as it is known now."""
+        longest = int(self.costs["computed"].longest) if "computed" in self.costs else 0
+        return {tier: check_lengths(even, room, longest) for tier, even in self.break_even.items()}
+
+    def checks_at(self, sides: Mapping[str, Mapping[str, int]], confidence: float) -> list[Check]:
+        """What the checks say there. The series does not count: from it the break-even was made."""
+        return checks_of(sides, self.check_samples, confidence)
 
 
 def points_of(samples: Sequence[Sample], confidence: float = 0.95) -> list[Point]:
@@ -156,38 +165,25 @@ def check_lengths(even: BreakEven, room: Room, longest: int) -> dict[str, int]:
     return sides
 
 
-def checks_of(sides: dict[str, dict[str, int]], samples: Sequence[Sample], confidence: float = 0.95) -> list[Check]:
-    """`sides`: by tier, the lengths that were run for it."""
+def checks_of(
+    sides: Mapping[str, Mapping[str, int]], samples: Sequence[Sample], confidence: float = 0.95
+) -> list[Check]:
+    """`sides`: by tier, the lengths beside its break-even. By medians, as the break-even is: one hiccup of the
+    machine moves no median."""
+    points = points_of(samples, confidence)
+    medians = {(point.source, point.prefix_tokens): point.ttft_s for point in points}
     found = []
     for tier, lengths in sides.items():
+        gaps = _gaps(points, tier)
         for side, tokens in lengths.items():
-            hits = [s.ttft_s for s in samples if s.source == tier and s.prefix_tokens == tokens]
-            computed = [s.ttft_s for s in samples if s.source == "computed" and s.prefix_tokens == tokens]
-            difference, ci = _welch(hits, computed, confidence)
+            hit_s, computed_s = medians.get((tier, tokens)), medians.get(("computed", tokens))
+            difference_s = None if hit_s is None or computed_s is None else hit_s - computed_s
+            ci = gaps[tokens][1:] if tokens in gaps else None
             agrees: bool | None = None
             if ci is not None and (ci[0] > 0 or ci[1] < 0):
                 agrees = (ci[0] > 0) == (side == "below")
-            found.append(Check(tier, side, tokens, difference, ci, agrees))
+            found.append(Check(tier, side, tokens, difference_s, ci, agrees))
     return found
-
-
-def _welch(
-    first: Sequence[float], second: Sequence[float], confidence: float
-) -> tuple[float | None, tuple[float, float] | None]:
-    """Difference of the means with Welch's (1947) interval for unequal variances."""
-    if not first or not second:
-        return None, None
-    difference = float(np.mean(first) - np.mean(second))
-    if min(len(first), len(second)) < 3:
-        return difference, None
-    parts = [float(np.var(values, ddof=1)) / len(values) for values in (first, second)]
-    if sum(parts) == 0:
-        return difference, (difference, difference)
-    free = sum(parts) ** 2 / sum(
-        part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)
-    )
-    half = float(special.stdtrit(free, 0.5 + confidence / 2)) * math.sqrt(sum(parts))
-    return difference, (difference - half, difference + half)
 
 
 def document(result: Result, room: Room, options: Options) -> dict[str, Any]:
@@ -202,7 +198,7 @@ def document(result: Result, room: Room, options: Options) -> dict[str, Any]:
                 "ttft_s": point.ttft_s,
                 "ci": point.ci,
             }
-            for point in result.points
+            for point in points_of(result.samples, options.confidence)
         ],
         "cost_per_token_s": {s: result.costs[s].per_token_s if s in result.costs else None for s in sources},
         "cost_per_token_ci": {s: result.costs[s].ci if s in result.costs else None for s in sources},

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.probe.result import Point, break_evens, check_lengths, checks_of
-from kvbench.probe.series import Sample, costs_of
-from kvbench.probe.setting import Room
+from kvbench.probe.command import probe_and_check
+from kvbench.probe.result import Point, Result, break_evens, check_lengths, checks_of
+from kvbench.probe.series import Sample, Series, costs_of
+from kvbench.probe.setting import Options, Room
 
 ROOM = Room(unit=128, device=16_384, host=65_536, disk=True, max_model_len=8_256)
 MEASURED = {
@@ -57,6 +63,64 @@ def test_runs_on_both_sides_of_it_confirm_it() -> None:
     assert below.agrees
     (above,) = checks_of({"disk": {"above": 896}}, samples())
     assert above.agrees
+
+
+def test_a_check_of_a_few_runs_has_a_difference_and_no_interval() -> None:
+    few = [sample for sample in samples() if sample.group < 5]
+    (below,) = checks_of({"disk": {"below": 128}}, few)
+    assert below.difference_s == pytest.approx(1.9e-3, abs=1e-3)
+    assert (below.ci, below.agrees) == (None, None)
+
+
+def test_one_hiccup_of_the_machine_moves_no_check() -> None:
+    slow = [Sample("computed", 128, 0.9, 31)]
+    (below,) = checks_of({"disk": {"below": 128}}, [*samples(), *slow])
+    assert below.agrees
+
+
+def test_a_length_that_no_check_ran_at_is_not_told() -> None:
+    (side,) = checks_of({"disk": {"above": 256}}, samples())
+    assert (side.difference_s, side.agrees) == (None, None)
+
+
+def test_what_made_the_break_even_does_not_confirm_it() -> None:
+    costs = costs_of(samples(), 0.95)
+    result = Result(Series(samples()), costs, break_evens(costs, points(), ROOM))
+    sides = result.sides(ROOM)
+    assert sides["disk"] == {"below": 128, "above": 256}
+    assert {check.agrees for check in result.checks_at(sides, 0.95)} == {None}
+
+
+def test_a_break_even_that_the_check_moved_is_checked_where_it_is_then() -> None:
+    """A lucky series says that 128 tokens from disk win; the check says that they lose, so 256 is run as well."""
+    asked: list[list[int]] = []
+
+    def record(room: Room, lengths: Sequence[int], *_: Any, **how: Any) -> Series:
+        if how.get("wanted") is None:
+            lucky = [Sample("disk", 128, (20.0 + group / 100) / 1e3, group) for group in range(6)]
+            others = [s for s in samples() if (s.source, s.prefix_tokens) != ("disk", 128)]
+            return Series([*others, *lucky])
+        asked.append(list(lengths))
+        draw = np.random.default_rng(len(asked))
+        at = {"host": 18.5, "disk": 24.0, "computed": 21.1}
+        slope = {"host": 1.5, "disk": 2.0, "computed": 13.0}
+        return Series(
+            [
+                Sample(source, n, draw.normal(at[source] + slope[source] * (n / 128 - 1), 0.2) / 1e3, group)
+                for source in at
+                for n in lengths
+                for group in range(12)
+            ]
+        )
+
+    with mock.patch("kvbench.probe.command.record_series", record):
+        result = probe_and_check(
+            *(ROOM, (128, 896, 1920, 3968), Options(), mock.Mock(), mock.Mock(), print, "alone", 0, 5.0)
+        )
+    assert 128 in asked[0]
+    assert 256 not in asked[0]
+    assert {128, 256} <= set(asked[1])
+    assert [check.agrees for check in result.checks if check.source == "disk"] == [True, True]
 
 
 def test_without_intervals_the_lines_decide() -> None:
