@@ -38,7 +38,8 @@ def source_faults(recorded: ArmRound) -> list[str]:
 
 
 def sources_checked(recorded: ArmRound) -> bool:
-    """Whether the metrics of a round told anything that could be held against something else."""
+    """Whether the metrics of a round told anything that could be held against something else. Two counters that
+    both stay at zero tell nothing."""
     return bool(_source_checks(recorded)) or not _identity_rows(recorded).empty
 
 
@@ -54,7 +55,7 @@ def _source_checks(recorded: ArmRound) -> list[str | None]:
         return []
     checks: list[str | None] = []
     total, together = counters.increase("prompt_tokens"), counters.increase(BY_SOURCE)
-    if total is not None and together is not None:
+    if total is not None and together is not None and (total or together):
         apart = _outside(together, total, total)
         checks.append(f"sources together {together:,.0f} tokens, prompts {total:,.0f}" if apart else None)
     answered = table["status"].isin(["ok", "aborted"]).to_numpy(dtype=bool)
@@ -65,8 +66,8 @@ def _source_checks(recorded: ArmRound) -> list[str | None]:
         ("cached tokens", counters.increase("cached_tokens"), "cached_tokens"),
     ):
         told = numbers(table, column)[answered]
-        if counter is not None and not np.isnan(told).all():
-            least = float(np.nansum(told))
+        least = float(np.nansum(told))
+        if counter is not None and not np.isnan(told).all() and (counter or least):
             unsaid = float(numbers(table, "prompt_tokens_planned")[answered][np.isnan(told)].sum())
             room = float(np.nan_to_num(failed + unsaid, nan=np.inf))
             apart = _outside(counter, least, least + room)

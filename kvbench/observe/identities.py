@@ -119,11 +119,12 @@ class IdentityWatch:
         """Of each identity: how many had given up at the rest that it is judged since, its whole and its parts."""
 
     def gaps(self, exposition: Exposition) -> Iterator[Gap]:
-        """Every identity that the server tells enough for and that must hold at this moment, kept or not."""
+        """Every identity that the server tells enough for and that must hold at this moment, kept or not. Before
+        anything was counted there is nothing to hold."""
         at_rest, gave_up = settled(exposition), _given_up(exposition)
         for identity in IDENTITIES:
             whole, parts = identity.whole(exposition), identity.parts(exposition)
-            if whole is None or parts is None:
+            if whole is None or parts is None or whole == parts == 0:
                 continue
             if not identity.at_rest_only or (at_rest and not gave_up):
                 yield Gap(identity, whole, parts)

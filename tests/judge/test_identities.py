@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvbench.judge.integrity import clock_faults, identity_faults, source_faults
+from kvbench.judge.integrity import clock_faults, identity_faults, source_faults, sources_checked
 from kvbench.judge.judge import judge
 from tests.judge.ask import result_of
 from tests.judge.build import arm_round, comparison, counters, good_pairs, identity_rows, request_rows
@@ -91,6 +91,19 @@ class TestTokenSources:
 
     def test_prompts_that_were_not_counted_are_not_compared(self) -> None:
         assert self.faults(counters([0, 1e5], [0, 2e5])) == []
+
+    def test_that_never_leave_zero_were_not_checked(self) -> None:
+        """Answers that do not tell, and counters that count nothing, agree about nothing."""
+        silent = edited(good_pairs(1)[0].candidate, setting("prompt_tokens_engine", np.nan))
+        silent = edited(silent, setting("cached_tokens", np.nan))
+        zero = counters([0, 0], [0, 0], prompts=[0, 0], cached=[0, 0])
+        assert not sources_checked(replace(silent, metrics=zero))
+        counted = counters([0, 1], [0, 2], prompts=[0, 3])
+        assert sources_checked(replace(silent, metrics=counted))
+
+    def test_that_never_leave_zero_are_held_against_answers_that_tell(self) -> None:
+        zero = counters([0, 0], [0, 0], prompts=[0, 0])
+        assert self.faults(zero) == ["prompt tokens: the counter says 0, the answers say 400,000"]
 
 
 class TestTheEnginesOwnSums:

@@ -144,6 +144,12 @@ class TestIdentities:
         ]
         assert {gap.share for gap in gaps} == {0.0}
 
+    def test_say_nothing_before_anything_was_counted(self) -> None:
+        text = page("counter", "vllm:prompt_tokens_total", ("", "0")) + by_label(
+            "vllm:prompt_tokens_by_source", "source", {"local_compute": 0}
+        )
+        assert list(identity_gaps(parse_engine(text))) == []
+
     @pytest.mark.shared
     def test_hold_on_every_captured_page(self, shared_dir: Path) -> None:
         checked = set()
