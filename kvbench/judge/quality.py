@@ -242,6 +242,10 @@ class TierActivity(JudgeModel):
     """What one arm's tiers went through by its engine's own telling."""
 
     arm: str
+    rounds: int = 0
+    """That are summed up."""
+    left_out: int = 0
+    """Rounds whose counters began again, or were first read after the measured part had begun."""
     times: list[TierTime] = Field(default_factory=list)
     events: list[TierEvents] = Field(default_factory=list)
     promotions: PromotionWait | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,10 @@ class Counters:
         came, was reset, or nothing was scraped by then."""
         several = [series for _, series in self._series[name]]
         return _total(several, since_s) if self._first_s <= since_s else None
+
+    def unbroken(self, names: Collection[str], since_s: float) -> bool:
+        """Whether something was scraped by then, and none of these counters fell after it."""
+        return self._first_s <= since_s and all(at_s <= since_s for name, at_s in self.resets() if name in names)
 
     def buckets(self, name: str, since_s: float) -> dict[float, float] | None:
         """Increase of each bucket of a histogram by its upper edge; None as for `grown`."""

@@ -29,6 +29,11 @@ EVENTS = (
 WAITS = ("promotion_time", "host_lookup_time")
 """What tells how long a promotion took from being asked for: of itself, else of the request that waited for it."""
 
+COUNTED = frozenset(
+    {*EVENTS, "disk_read_seconds", *(f"{name}_{part}" for name in (*BUCKETED, *WAITS) for part in ("count", "sum"))}
+)
+"""All that is summed up here."""
+
 
 def tier_activity(case: Case) -> list[TierActivity]:
     """Of both arms; nothing of one whose engine tells none of it."""
@@ -39,8 +44,13 @@ def tier_activity(case: Case) -> list[TierActivity]:
     return [found for arm, rounds in arms if (found := arm_activity(arm, rounds)) is not None]
 
 
-def arm_activity(arm: str, rounds: Sequence[JudgedRound]) -> TierActivity | None:
-    """Of one arm."""
+def arm_activity(arm: str, everything: Sequence[JudgedRound]) -> TierActivity | None:
+    """Of one arm, over the rounds that were counted from the beginning of the measured part to the end."""
+    rounds = [
+        judged
+        for judged in everything
+        if judged.recorded.counters.unbroken(COUNTED, measured_start(judged.workload))
+    ]
     times = [time for name in BUCKETED if (time := _time(name, rounds)) is not None]
     events = [
         TierEvents(name=name, unit=ENGINE_METRICS[name].unit, count=count)
@@ -49,7 +59,14 @@ def arm_activity(arm: str, rounds: Sequence[JudgedRound]) -> TierActivity | None
     ]
     if not times and not events:
         return None
-    return TierActivity(arm=arm, times=times, events=events, promotions=_promotions(rounds))
+    return TierActivity(
+        arm=arm,
+        rounds=len(rounds),
+        left_out=len(everything) - len(rounds),
+        times=times,
+        events=events,
+        promotions=_promotions(rounds),
+    )
 
 
 def _time(name: str, rounds: Sequence[JudgedRound]) -> TierTime | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kvbench.judge.quality import TierActivity
 from kvbench.report.parts import TableView
@@ -14,8 +15,18 @@ __all__ = ["activity_tables"]
 
 
 def activity_tables(arms: Sequence[TierActivity]) -> tuple[TableView, ...]:
-    """Those that have rows."""
-    return tuple(table for table in (_promotions(arms), _times(arms), _events(arms)) if table.rows)
+    """Those that have rows; each says which rounds are not in it."""
+    tables = (_promotions(arms), _times(arms), _events(arms))
+    return tuple(replace(table, note=table.note + _left_out(arms)) for table in tables if table.rows)
+
+
+def _left_out(arms: Sequence[TierActivity]) -> str:
+    return "".join(
+        f" Without {arm.left_out} of {arm.left_out + arm.rounds} rounds of {plain(arm.arm)}: their counters began "
+        "again, or were first read too late."
+        for arm in arms
+        if arm.left_out
+    )
 
 
 def _promotions(arms: Sequence[TierActivity]) -> TableView:

@@ -111,6 +111,16 @@ def test_reads_that_overlap_leave_no_negative_queue() -> None:
     assert promotions.queueing_s == 0.0
 
 
+def test_a_round_whose_counters_began_again_is_left_out_and_counted() -> None:
+    """Given evictions that one of two rounds counts anew from the middle, then only the other is summed up."""
+    whole = metric_rows({("host_evicted_chunks", None): [1, 4, 9]}, TIMES)
+    anew = metric_rows({("host_evicted_chunks", None): [50, 90, 3]}, TIMES)
+    found = told(whole, anew)
+    assert [(event.name, event.count) for event in found.events] == [("host_evicted_chunks", 8)]
+    assert (found.rounds, found.left_out) == (1, 1)
+    assert (told(whole, whole).rounds, told(whole, whole).left_out) == (2, 0)
+
+
 def test_an_engine_that_tells_none_of_it_has_nothing() -> None:
     assert judge(comparison(good_pairs())).tier_activity == []
 

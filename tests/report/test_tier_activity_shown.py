@@ -52,6 +52,13 @@ def test_waiting_stands_beside_transfer_and_quantiles_are_bounds() -> None:
     assert activity_tables([]) == ()
 
 
+def test_rounds_that_are_left_out_are_said_under_every_table() -> None:
+    tables = activity_tables([ARMS[0], ARMS[1].model_copy(update={"rounds": 5, "left_out": 1})])
+    assert len(tables) == 3
+    assert all("Without 1 of 6 rounds of host-and-disk" in table.note for table in tables)
+    assert not any("Without" in table.note for table in activity_tables(ARMS))
+
+
 def test_it_is_in_every_format_without_a_ledger(told: ReportData) -> None:
     for text in (render_markdown(told), page_of(told)):
         for heading in ("waiting against transfer", "Lifetimes, reuse gaps", "Evictions, drops and failures"):
