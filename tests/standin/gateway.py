@@ -92,9 +92,19 @@ def gateway(
     try:
         yield made
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(_end(server), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+        loop.close()
+
+
+async def _end(server: asyncio.Server) -> None:
+    """Connections that clients keep open end with it."""
+    server.close()
+    under_way = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in under_way:
+        task.cancel()
+    await asyncio.gather(*under_way, return_exceptions=True)
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
