@@ -17,11 +17,11 @@ from kvbench.spec.rules import EvidenceRule
 __all__ = ["TIER_USED", "judge_evidence", "tier_was_used"]
 
 TIER_USED = "tier-used"
-"""The rule on promoted tokens that holds where the user wrote none."""
+"""The rule on tokens promoted from the newest tier that holds where the user wrote none."""
 
 
 def judge_evidence(case: Case) -> list[Ruling]:
-    """Every evidence rule, use of the tier where no rule asks for it, and whether hits beat recomputing.
+    """Every evidence rule, use of the newest tier where no rule asks for it, and whether hits beat recomputing.
 
     A candidate that adds no tier (the same arm, another KV data type) has nothing to show: benefits decide.
     """
@@ -31,7 +31,7 @@ def judge_evidence(case: Case) -> list[Ruling]:
             unknown(rule, "evidence", "does not apply: the candidate adds no tier", blocks=False) for rule in rules
         ]
     asked = list(rules)
-    if not any(rule.metric == "promoted_tokens" for rule in rules):
+    if not any(_asks_for_use(rule, case.newest_tier) for rule in rules):
         asked.insert(0, EvidenceRule(id=TIER_USED, metric="promoted_tokens", min=1))
     stakes = Stakes(kept=case.alpha, broken=case.alpha)
     questions = [Question(rule, "evidence", case, stakes) for rule in asked]
@@ -40,6 +40,11 @@ def judge_evidence(case: Case) -> list[Ruling]:
         for question in questions
     ]
     return [*rulings, judge_hits(case)]
+
+
+def _asks_for_use(rule: EvidenceRule, newest_tier: str | None) -> bool:
+    """Tokens from the host say nothing about a disk behind it."""
+    return rule.metric == "promoted_tokens" and rule.source in (None, newest_tier)
 
 
 def tier_was_used(rulings: list[Ruling]) -> bool:

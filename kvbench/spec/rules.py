@@ -51,6 +51,7 @@ LATENCIES = ("ttft", "ttft_service", "itl", "tpot", "e2e")
 HIGHER_IS_BETTER = ("goodput", "capacity", "throughput_tokens", "promoted_tokens", "quote_recall")
 _LOWER_IS_BETTER = (*LATENCIES, "error_rate", "host_memory")
 _WITH_SOURCE = ("source_share", "promoted_tokens")
+_PROMOTING = ("host", "disk")
 _NO_OBJECTIVE = (*_WITH_SOURCE, "output_parity")
 _COUNTS = ("tokens", "blocks", "chunks")
 """Units of the engine's counts of what was kept, found and moved. None of it is a success by itself."""
@@ -136,6 +137,11 @@ class Rule(SpecModel):
             yield ("metric",), "source_share needs source: device, host, disk or computed"
         if self.source is not None and self.metric not in _WITH_SOURCE:
             yield ("source",), f"{self.metric} has no source"
+        if self.metric == "promoted_tokens" and self.source not in (None, *_PROMOTING):
+            yield (
+                ("source",),
+                f"nothing is promoted from {self.source}; use host or disk, or metric: source_share",
+            )
         for key, wrong in (("min", _LOWER_IS_BETTER), ("max", HIGHER_IS_BETTER)):
             opposite = "max" if key == "min" else "min"
             better = "lower" if key == "min" else "higher"

@@ -101,6 +101,23 @@ class TestEvidence:
         assert [ruling.result.rule for ruling in judge_evidence(build_case(run))] == ["tier-used", "hits-worth-it"]
         assert judge(run).verdict == "NO_GO"
 
+    def test_of_a_tier_before_the_newest_leaves_the_newest_to_be_shown(self) -> None:
+        """Candidate: host and disk. The host serves; the disk, which a rollback would disable, never does."""
+        from_host = [{"id": "from-host", "metric": "promoted_tokens", "source": "host", "min": 1}]
+        run = comparison(self.without_promotions(5000.0), rules(evidence=from_host))
+        assert evidence(run, "from-host").status == "pass"
+        found = evidence(run, "tier-used")
+        assert (found.status, found.text.split(";")[0]) == ("fail", "0 prompt tokens were promoted from disk")
+        assert judge(run).verdict == "NO_GO"
+        never_reached = comparison(self.without_promotions(0.0), rules(evidence=from_host))
+        assert judge(never_reached).verdict == "INCONCLUSIVE"
+
+    @pytest.mark.parametrize("named", [{}, {"source": "disk"}])
+    def test_a_rule_on_the_newest_tier_is_enough(self, named: dict[str, str]) -> None:
+        written = [{"id": "p", "metric": "promoted_tokens", "min": 1} | named]
+        rulings = judge_evidence(build_case(comparison(good_pairs(), rules(evidence=written))))
+        assert [ruling.result.rule for ruling in rulings] == ["p", "hits-worth-it"]
+
     def test_is_not_asked_for_twice(self) -> None:
         rulings = judge_evidence(build_case(comparison(good_pairs())))
         assert [ruling.result.rule for ruling in rulings] == ["promoted", "hits-worth-it"]
