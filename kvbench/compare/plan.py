@@ -123,11 +123,13 @@ def _longest(profile: Profile) -> int | None:
 
 def _refused(experiment: Experiment, first: Schedule | None) -> list[str]:
     """Rules that the workload cannot carry in some round. How many requests there are depends on the engine only in
-    a closed loop.
+    a closed loop; what then needs no count is checked all the same.
     """
-    if experiment.workload.arrivals.process == "closed":
-        return []
-    rules, trace = experiment.rules, experiment.workload.arrivals.trace
+    rules, load, trace = experiment.rules, experiment.workload, experiment.workload.arrivals.trace
+    span_s = measured_start(load), measured_end(load)
+    if load.arrivals.process == "closed":
+        uncounted: dict[str, int | None] = dict.fromkeys(load.classes)
+        return [*check_sample(rules, uncounted), *check_windows(rules, {}, *span_s)]
     known = _capacities_tokens(experiment.baseline) or ANY_CAPACITY
     schedule = first or _schedule(experiment, 1, known)
     counts = [_measured(schedule)]
@@ -136,7 +138,6 @@ def _refused(experiment: Experiment, first: Schedule | None) -> list[str]:
         counts += [_measured(_schedule(experiment, index, known)) for index in others]
     fewest = {name: min(each.get(name, 0) for each in counts) for name in counts[0]}
     fewest["all"] = min(sum(each.values()) for each in counts)
-    span_s = measured_start(experiment.workload), measured_end(experiment.workload)
     return [*check_sample(rules, counts[0], fewest), *check_windows(rules, _due(schedule), *span_s)]
 
 

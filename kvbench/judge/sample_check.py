@@ -10,9 +10,12 @@ import numpy as np
 from kvbench.judge import wording
 from kvbench.judge.errors import requests_for_error_rate
 from kvbench.judge.latency import carries
+from kvbench.judge.looks import Look, multiplier, nominal_level
+from kvbench.judge.rates import share_upper
 from kvbench.judge.readings import carried_quantile, requests_needed
 from kvbench.judge.sustained import EVALUABLE, FEWEST_REQUESTS, Exceedances, enough_time_seen, watch
-from kvbench.spec.rules import LATENCIES, Guardrail, Rule, Rules, Sustained
+from kvbench.spec.engine_metrics import ENGINE_METRICS
+from kvbench.spec.rules import LATENCIES, Guardrail, Rule, Rules, Sustained, metric_unit
 
 __all__ = ["check_sample", "check_windows", "scarce"]
 
@@ -21,14 +24,16 @@ BY_CLASS = (*LATENCIES, "goodput", "throughput_tokens", "error_rate")
 
 
 def check_sample(
-    rules: Rules, counts_by_class: Mapping[str, int], fewest_by_class: Mapping[str, int] | None = None
+    rules: Rules, counts_by_class: Mapping[str, int | None], fewest_by_class: Mapping[str, int] | None = None
 ) -> list[str]:
     """One sentence for every rule that cannot be decided with these measured requests a round, by class.
 
-    The count of "all" is the sum of the classes unless it is given. `fewest_by_class` is of the round that has
-    fewest, where rounds differ: every round must carry a quantile.
+    The count of "all" is the sum of the classes unless it is given; None: only the run will tell, and only what no
+    count would change is said. `fewest_by_class` is of the round that has fewest, where rounds differ: every round
+    must carry a quantile.
     """
-    counts = {"all": sum(counts_by_class.values()), **counts_by_class}
+    known = [count for count in counts_by_class.values() if count is not None]
+    counts = {"all": sum(known) if len(known) == len(counts_by_class) else None, **counts_by_class}
     fewest = {**counts, **(fewest_by_class or {})}
     return [
         sentence
@@ -87,7 +92,9 @@ def _too_thin(
         )
 
 
-def _problems(rule: Rule, counts: Mapping[str, int], fewest: Mapping[str, int], rules: Rules) -> Iterator[str]:
+def _problems(
+    rule: Rule, counts: Mapping[str, int | None], fewest: Mapping[str, int | None], rules: Rules
+) -> Iterator[str]:
     if rule.class_ not in counts:
         known = ", ".join(sorted(counts))
         yield f"{rule.id} is about class {rule.class_}, which the schedule does not have; it has {known}"
@@ -98,10 +105,12 @@ def _problems(rule: Rule, counts: Mapping[str, int], fewest: Mapping[str, int], 
     if isinstance(rule, Guardrail) and rule.sustained is not None:
         return
     n = fewest[rule.class_]
-    if rule.metric in LATENCIES and rule.quantile is not None and not carries(n, rule.quantile):
+    if n is not None and rule.metric in LATENCIES and rule.quantile is not None and not carries(n, rule.quantile):
         yield _too_few(rule, rule.quantile, n)
-    if rule.metric == "error_rate" and rule.max is not None and 0 < rule.max < 1:
+    if rule.metric == "error_rate" and rule.max is not None and rule.max < 1:
         yield from _error_rate(rule, rule.max, counts[rule.class_], rules)
+    if rule.over_rounds:
+        yield from _out_of_reach(rule, rules)
 
 
 def _too_few(rule: Rule, quantile: float, n: int) -> str:
@@ -114,14 +123,53 @@ def _too_few(rule: Rule, quantile: float, n: int) -> str:
     return f"{rule.id} needs {needed} requests a round{place}, the schedule has {n}; {way_out} {longer}"
 
 
-def _error_rate(rule: Rule, limit: float, n: int, rules: Rules) -> Iterator[str]:
-    """Even without a single failure, an exact bound is as low as the sample allows."""
-    needed = requests_for_error_rate(limit, (1 - rules.confidence) / 2)
-    total = n * rules.rounds.max
-    if total < needed:
-        place = "" if rule.class_ == "all" else f" of class {rule.class_}"
+def _last_look(rules: Rules) -> Look:
+    """Where all rounds are done and the whole level may be spent, less what earlier looks have taken."""
+    return Look(rules.rounds.max, rules.rounds.min, rules.rounds.max)
+
+
+def _error_rate(rule: Rule, limit: float, n: int | None, rules: Rules) -> Iterator[str]:
+    """Even without a single failure, an exact bound is as low as the sample allows: never zero."""
+    level = nominal_level((1 - rules.confidence) / 2, _last_look(rules))
+    if not level:
+        yield f"{rule.id}: no number of requests gives a confidence of {rules.confidence}; use at most 0.9999"
+        return
+    total = None if n is None else n * rules.rounds.max
+    place = "" if rule.class_ == "all" else f" of class {rule.class_}"
+    if limit <= 0:
+        proven = f", these {total:,} at most {wording.share(share_upper(0, total, level))}" if total else ""
+        yield f"{rule.id}: no number of requests{place} proves that none ever fails{proven}; use a limit above 0"
+        return
+    needed = requests_for_error_rate(limit, level)
+    if total is not None and total < needed:
         rounds = f"{wording.count(rules.rounds.max, 'round')} {'has' if rules.rounds.max == 1 else 'have'}"
         yield (
             f"{rule.id} needs {needed:,} requests{place} over all rounds to prove at most {wording.share(limit)}, "
             f"{rounds} {total:,}; use a higher limit, longer phases or more rounds"
         )
+
+
+def _out_of_reach(rule: Rule, rules: Rules) -> Iterator[str]:
+    """Limits that no interval over rounds lies within, whatever is measured: it has a width on either side."""
+    unit = metric_unit(rule.metric)
+    if rule.max is not None:
+        least = _least_proven(rule, rules)
+        if rule.max < least:
+            yield (
+                f"{rule.id}: {rule.metric} of 0 in each of {rules.rounds.max} rounds proves at most "
+                f"{wording.value(least, unit)} a round, at most {wording.value(rule.max, unit)} asked for; use a "
+                f"higher limit{' or more rounds' if rule.max > 0 else ''}"
+            )
+        elif rule.max <= 0:
+            yield f"{rule.id}: no interval over rounds ends at 0; use a limit above 0"
+    if rule.min is not None and unit == "fraction" and rule.min >= 1:
+        yield f"{rule.id}: no interval over rounds begins at 100 %; use a limit below"
+
+
+def _least_proven(rule: Rule, rules: Rules) -> float:
+    """What rounds that all count nothing prove of a count's mean, which is known to one event each; 0: no count."""
+    metric, look = ENGINE_METRICS.get(rule.metric), _last_look(rules)
+    if metric is None or metric.kind != "counter" or metric.unit == "s":
+        return 0.0
+    errors = multiplier((1 - rules.confidence) / 2, look)
+    return errors / math.sqrt(look.done) if errors is not None and math.isfinite(errors) else 0.0

@@ -135,6 +135,7 @@ def _warnings(experiment: Experiment) -> Iterator[str]:
     rules = experiment.rules
     if not rules.benefits:
         yield "the rules declare no benefit, so the verdict cannot be GO"
+    yield from _hardly_decided(rules)
     measures_goodput = any(rule.metric == "goodput" for rule in (*rules.guardrails, *rules.benefits))
     if measures_goodput and not any(_has_target(class_.targets) for class_ in experiment.workload.classes.values()):
         yield "a rule is on goodput, but no class has latency targets: every completed request will count"
@@ -153,6 +154,17 @@ def _warnings(experiment: Experiment) -> Iterator[str]:
         unused = [key for key in experiment.allowed if key not in named_differences(experiment.baseline, candidate)]
         if unused:
             yield f"'{candidate.name}' was allowed to differ in {', '.join(unused)}, and does not"
+
+
+def _hardly_decided(rules: Rules) -> Iterator[str]:
+    """Rules that may stay open to the end, which a run is allowed to try all the same."""
+    each = (*rules.guardrails, *rules.benefits, *rules.evidence)
+    over_rounds = [rule.id for rule in each if rule.over_rounds]
+    if rules.rounds.max == 1 and over_rounds:
+        yield f"one round cannot decide {', '.join(over_rounds)}: an interval over rounds needs at least 2 of them"
+    for rule in each:
+        if rule.metric == "error_rate" and rule.max_ratio is not None:
+            yield f"rule '{rule.id}' is a ratio of error rates: unknown where no request of the baseline fails"
 
 
 def _has_target(targets: BaseModel) -> bool:

@@ -53,6 +53,8 @@ _LOWER_IS_BETTER = (*LATENCIES, "error_rate", "host_memory")
 _WITH_SOURCE = ("source_share", "promoted_tokens")
 _PROMOTING = ("host", "disk")
 _NO_OBJECTIVE = (*_WITH_SOURCE, "output_parity")
+_EXACT = ("error_rate", "output_parity")
+"""Decided by exact bounds of what all rounds together count."""
 _COUNTS = ("tokens", "blocks", "chunks")
 """Units of the engine's counts of what was kept, found and moved. None of it is a success by itself."""
 
@@ -126,6 +128,11 @@ class Rule(SpecModel):
             raise Misfit(*problems)
         return self
 
+    @property
+    def over_rounds(self) -> bool:
+        """Whether an interval over rounds decides it, which takes at least two of them."""
+        return self.metric not in _EXACT
+
     def misfits(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """What does not fit together in this rule."""
         latency = self.metric in LATENCIES
@@ -166,6 +173,11 @@ class Guardrail(Rule):
     """A proven breach is a NO_GO; GO needs every guardrail proven safe."""
 
     sustained: Sustained | None = None
+
+    @property
+    def over_rounds(self) -> bool:
+        """A sustained rule is judged inside single rounds."""
+        return super().over_rounds and self.sustained is None
 
     def misfits(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """A limit is needed; the rollback rule counts exceedances of a budget at a quantile."""
@@ -209,6 +221,11 @@ class Benefit(Rule):
 
 class EvidenceRule(Rule):
     """Proof that the tier was used, and that its hits were worth it."""
+
+    @property
+    def over_rounds(self) -> bool:
+        """Promoted tokens are counted, over all rounds together."""
+        return super().over_rounds and self.metric != "promoted_tokens"
 
     def misfits(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Evidence is about the candidate alone."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kvbench.compare.plan import plan_comparison
-from kvbench.spec.loading import Experiment
+from kvbench.spec.loading import Experiment, load_profile, load_rules, load_workload
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
@@ -74,6 +74,41 @@ def test_a_closed_loop_has_as_many_requests_as_the_engine_answers() -> None:
     rule = P90 | {"quantile": 0.999}
     loop = experiment(rule, arrivals={"process": "closed", "closed": {"concurrency": 2}})
     assert plan_comparison(loop, []).refused == ()
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (P90 | {"sustained": {"window": 1, "for": 60}}, "looks back over 60 s"),
+        (P90 | {"sustained": {"window": 1, "for": 10}}, None),
+        ({"id": "p", "metric": "promoted_tokens", "min": 1, "class": "a"}, "is not known by class"),
+        ({"id": "e", "metric": "error_rate", "max": 0}, "no number of requests"),
+        ({"id": "e", "metric": "error_rate", "max": 1e-9}, None),
+    ],
+)
+def test_what_no_engine_however_fast_could_change_is_refused_in_a_closed_loop(
+    rule: dict[str, object], words: str | None
+) -> None:
+    loop = experiment(rule, arrivals={"process": "closed", "closed": {"concurrency": 2}})
+    assert [(words or "") in sentence for sentence in plan_comparison(loop, []).refused] == [True] * bool(words)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "workload", "rules"),
+    [
+        ("cpu/demo-baseline", "cpu/demo-host-and-disk", "demo", "demo"),
+        ("cpu/baseline", "cpu/baseline-copy", "mixed", "default"),
+        ("emulated/baseline", "emulated/disk", "mixed", "default"),
+        ("vllm/baseline", "vllm/host-and-disk", "mixed", "default"),
+    ],
+)
+def test_the_shipped_rules_are_carried_by_the_workload_they_are_shipped_with(
+    baseline: str, candidate: str, workload: str, rules: str
+) -> None:
+    shipped = Experiment(
+        load_profile(baseline), (load_profile(candidate),), load_workload(workload), load_rules(rules)
+    )
+    assert plan_comparison(shipped, []).refused == ()
 
 
 def test_what_is_expected_of_a_host_tier_follows_its_policy() -> None:

@@ -6,12 +6,14 @@ import pytest
 
 from kvbench.judge import wording
 from kvbench.judge.sample_check import check_sample, check_windows
-from tests.judge.build import rules
+from tests.judge.ask import guardrail
+from tests.judge.build import WARM_S, good_pairs, metric_rows, rules
+from tests.judge.change import with_candidate
 
 P99 = {"id": "ttft-p99", "metric": "ttft", "quantile": 0.99, "max_ratio": 1.1}
 
 
-def problems(counts: dict[str, int], *guardrails: dict[str, object], **more: object) -> list[str]:
+def problems(counts: dict[str, int | None], *guardrails: dict[str, object], **more: object) -> list[str]:
     return check_sample(rules(guardrails=list(guardrails), benefits=[], evidence=[], **more), counts)  # type: ignore[arg-type]
 
 
@@ -104,11 +106,22 @@ class TestErrorRates:
     RULE = {"id": "errors", "metric": "error_rate", "max": 0.001}  # noqa: RUF012
 
     def test_need_enough_requests_over_all_rounds(self) -> None:
-        assert problems({"long": 308}, self.RULE, rounds=(3, 12)) == []
-        assert problems({"long": 307}, self.RULE, rounds=(3, 12)) == [
+        assert problems({"long": 308}, self.RULE, rounds=(12, 12)) == []
+        assert problems({"long": 307}, self.RULE, rounds=(12, 12)) == [
             "errors needs 3,688 requests over all rounds to prove at most 0.1 %, 12 rounds have 3,684; "
             "use a higher limit, longer phases or more rounds"
         ]
+
+    def test_need_more_where_earlier_looks_take_some_of_the_level(self) -> None:
+        assert problems({"long": 367}, self.RULE, rounds=(3, 12)) == []
+        assert problems({"long": 366}, self.RULE, rounds=(3, 12)) == [
+            "errors needs 4,402 requests over all rounds to prove at most 0.1 %, 12 rounds have 4,392; "
+            "use a higher limit, longer phases or more rounds"
+        ]
+
+    @pytest.mark.parametrize(("n", "status"), [(367, "pass"), (366, "unknown")])
+    def test_what_is_accepted_is_what_a_run_without_a_failure_proves(self, n: int, status: str) -> None:
+        assert guardrail(good_pairs(12, n=n), self.RULE | {"id": "r"}, rounds=(3, 12)).status == status
 
     def test_of_a_class(self) -> None:
         assert problems({"a": 10, "b": 9000}, self.RULE | {"class": "a"}, rounds=(1, 1)) == [
@@ -116,12 +129,95 @@ class TestErrorRates:
             "use a higher limit, longer phases or more rounds"
         ]
 
-    @pytest.mark.parametrize("limit", [0.0, 1.0])
-    def test_a_limit_that_no_sample_reaches_is_not_about_the_sample(self, limit: float) -> None:
-        assert problems({"long": 1}, self.RULE | {"max": limit}) == []
+    def test_a_limit_that_every_sample_keeps_is_not_about_the_sample(self) -> None:
+        assert problems({"long": 1}, self.RULE | {"max": 1.0}) == []
+
+    def test_no_failure_at_all_is_what_no_sample_proves(self) -> None:
+        never = self.RULE | {"max": 0}
+        assert guardrail(good_pairs(), never | {"id": "r"}).status == "unknown"
+        assert problems({"long": 400}, never) == [
+            "errors: no number of requests proves that none ever fails, these 1,200 at most 0.307 %; "
+            "use a limit above 0"
+        ]
+        for count in (0, None):
+            assert problems({"long": count}, never | {"class": "long"}) == [
+                "errors: no number of requests of class long proves that none ever fails; use a limit above 0"
+            ]
 
     def test_follow_the_confidence(self) -> None:
-        assert problems({"long": 308}, self.RULE, rounds=(3, 12), confidence=0.99) != []
+        assert problems({"long": 367}, self.RULE, rounds=(3, 12), confidence=0.99) != []
+
+    def test_a_confidence_beyond_what_looks_are_known_to(self) -> None:
+        (sentence,) = problems({"long": 9000}, self.RULE, rounds=(3, 4), confidence=0.9999999)
+        assert sentence == "errors: no number of requests gives a confidence of 0.9999999; use at most 0.9999"
+
+
+class TestLimitsThatNoIntervalReaches:
+    def preempted(self, limit: float, rounds: tuple[int, int] = (3, 3)) -> str:
+        """What becomes of a limit on preemptions in rounds that have none."""
+        pairs = good_pairs(rounds[1], n=40)
+        for place in range(rounds[1]):
+            rows = metric_rows({("preemptions", None): [0, 0, 0]}, [1.0, WARM_S, 120.0])
+            pairs = with_candidate(pairs, place, metrics=rows)
+        return guardrail(pairs, {"metric": "preemptions", "max": limit}, rounds=rounds).status
+
+    def test_a_count_of_nothing_is_known_to_one_event_a_round(self) -> None:
+        rule = {"id": "r", "metric": "preemptions"}
+        assert problems({"long": 400}, rule | {"max": 2}) == [
+            "r: preemptions of 0 in each of 3 rounds proves at most 2.484 requests a round, "
+            "at most 2 requests asked for; use a higher limit or more rounds"
+        ]
+        assert problems({"long": None}, rule | {"max": 0}, rounds=(3, 12)) == [
+            "r: preemptions of 0 in each of 12 rounds proves at most 0.752 requests a round, "
+            "at most 0 requests asked for; use a higher limit"
+        ]
+        assert problems({"long": 400}, rule | {"max": 3}) == []
+        assert problems({"long": 400}, rule | {"max": 1}, rounds=(3, 12)) == []
+
+    def test_which_is_what_a_run_proves(self) -> None:
+        assert [self.preempted(limit) for limit in (0, 2, 3)] == ["unknown", "unknown", "pass"]
+        assert [self.preempted(limit, (3, 12)) for limit in (0, 1)] == ["unknown", "pass"]
+
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            {"metric": "ttft", "quantile": 0.5, "max": 0},
+            {"metric": "source_share", "source": "computed", "max": 0},
+            {"metric": "requests_waiting", "max": 0},
+            {"metric": "disk_read_seconds", "max": 0},
+        ],
+    )
+    def test_an_interval_does_not_end_at_nothing(self, rule: dict[str, object]) -> None:
+        (sentence,) = problems({"long": 400}, {"id": "r"} | rule)
+        assert sentence == "r: no interval over rounds ends at 0; use a limit above 0"
+
+    def test_nor_begin_at_everything(self) -> None:
+        everything = {"id": "r", "metric": "source_share", "source": "disk", "min": 1}
+        assert guardrail(good_pairs(sources=(0, 0, 3000, 0)), everything).status == "unknown"
+        assert problems({"long": 400}, everything) == [
+            "r: no interval over rounds begins at 100 %; use a limit below"
+        ]
+        assert problems({"long": 400}, everything | {"min": 0.99}) == []
+
+    def test_evidence_of_promotions_is_a_count_and_no_interval(self) -> None:
+        assert check_sample(rules(guardrails=[], benefits=[]), {"long": 400}) == []
+
+
+class TestWithoutCounts:
+    """A closed loop: how many requests there are is known when they have been answered."""
+
+    def test_what_only_a_count_could_tell_is_left_alone(self) -> None:
+        assert problems({"long": None}, P99, TestErrorRates.RULE) == []
+        assert problems({"long": None, "short": 9}, P99) == []
+
+    def test_what_no_count_would_change_is_told(self) -> None:
+        by_class = {"id": "p", "metric": "promoted_tokens", "min": 1, "class": "long"}
+        elsewhere = P99 | {"class": "shrot"}
+        written = rules(guardrails=[elsewhere], benefits=[], evidence=[by_class])
+        assert check_sample(written, {"long": None}) == [
+            "ttft-p99 is about class shrot, which the schedule does not have; it has all, long",
+            "p: promoted_tokens is not known by class; leave class out",
+        ]
 
 
 class TestWording:

@@ -101,6 +101,40 @@ def test_what_can_be_run_but_deserves_a_word_is_a_warning(tmp_path: Path) -> Non
     ]
 
 
+ONE_ROUND = {
+    "guardrails": [
+        {"id": "p99", "metric": "ttft", "quantile": 0.99, "max_ratio": 1.1},
+        {"id": "held", "metric": "ttft", "quantile": 0.99, "max": 2, "sustained": {"window": 9, "for": 9}},
+        {"id": "errors", "metric": "error_rate", "max": 0.5},
+        {"id": "parity", "metric": "output_parity"},
+    ],
+    "benefits": [{"id": "b", "metric": "e2e", "quantile": 0.5, "max_ratio": 0.8}],
+    "evidence": [
+        {"id": "promoted", "metric": "promoted_tokens", "min": 1},
+        {"id": "share", "metric": "source_share", "source": "disk", "min": 0.1},
+    ],
+}
+
+
+@pytest.mark.parametrize(("most", "open_"), [(1, ["p99, b, share"]), (2, [])])
+def test_one_round_is_told_what_it_cannot_decide(tmp_path: Path, most: int, open_: list[str]) -> None:
+    rules = Rules.model_validate(ONE_ROUND | {"rounds": {"min": 1, "max": most}})
+    host = profile(tmp_path, "host", tiers="tiers: {host: {size: 1MiB}}")
+    told = check_experiment(experiment(profile(tmp_path, "base"), host, rules=rules))
+    assert told == [
+        f"one round cannot decide {ids}: an interval over rounds needs at least 2 of them" for ids in open_
+    ]
+
+
+def test_a_ratio_of_error_rates_needs_errors_of_the_baseline(tmp_path: Path) -> None:
+    ratio = {"id": "errors", "metric": "error_rate", "max_ratio": 1.1}
+    rules = Rules.model_validate({"guardrails": [ratio], "benefits": ONE_ROUND["benefits"]})
+    host = profile(tmp_path, "host", tiers="tiers: {host: {size: 1MiB}}")
+    assert check_experiment(experiment(profile(tmp_path, "base"), host, rules=rules)) == [
+        "rule 'errors' is a ratio of error rates: unknown where no request of the baseline fails"
+    ]
+
+
 def test_differences_outside_the_tiers_are_named(tmp_path: Path) -> None:
     base = profile(tmp_path, "base", engine=", args: {max-model-len: 4096}, env: {REGION: abc}")
     other = profile(
