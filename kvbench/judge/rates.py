@@ -6,6 +6,7 @@ Rates are over offered requests: a request that failed or never came back is one
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,37 @@ from kvbench.judge.latency import RoundLatencies
 from kvbench.judge.phases import within_measured
 from kvbench.spec.workload import Workload
 
-__all__ = ["good_requests", "ratio_bounds", "share_lower", "share_upper", "tokens_in_time"]
+__all__ = ["good_requests", "ratio_bounds", "share_lower", "share_upper", "tokens_in_time", "untold_targets"]
+
+BETWEEN_TOKENS = ("itl", "tpot")
+Bools = npt.NDArray[np.bool_]
 
 
 def good_requests(round_: RoundLatencies, workload: Workload, class_: str) -> int:
     """Offered requests that completed and met every latency target of their class.
 
-    The ITL target is met when every gap of the request meets it; a class without targets asks for completion.
+    The ITL target is met when every gap of the request meets it, and so is TPOT's, by an answer of one token; a
+    class without targets asks for completion. What is not known (`untold_targets`) was not met.
     """
-    good: npt.NDArray[np.bool_] = round_.of_class(class_) & round_.completed
+    good: Bools = round_.of_class(class_) & round_.completed
+    for members, metric, target in _targets(round_, workload):
+        met = (round_.per_request(metric) <= target) | _has_no_gap(round_, metric)
+        good &= ~members | met
+    return int(good.sum())
+
+
+def untold_targets(round_: RoundLatencies, workload: Workload, class_: str) -> int:
+    """Completed requests of which a latency that has a target is not known: their tokens, or how many they were,
+    were not recorded. An answer without a token is no such: that is known, and misses its targets."""
+    untold = np.zeros(len(round_), dtype=bool)
+    for members, metric, _ in _targets(round_, workload):
+        untold |= members & np.isnan(round_.per_request(metric)) & ~_has_no_gap(round_, metric)
+    empty = np.isnan(round_.column("first_token_s"))
+    return int((untold & round_.of_class(class_) & round_.completed & ~empty).sum())
+
+
+def _targets(round_: RoundLatencies, workload: Workload) -> Iterator[tuple[Bools, str, float]]:
+    """Every target of the workload: whose it is, of which latency, and seconds."""
     for name in round_.classes:
         spec = workload.classes.get(name)
         if spec is None:
@@ -32,9 +55,15 @@ def good_requests(round_: RoundLatencies, workload: Workload, class_: str) -> in
         for metric in ("ttft", "itl", "tpot", "e2e"):
             target = getattr(spec.targets, metric)
             if target is not None:
-                late = round_.per_request(metric) > target
-                good &= ~(members & late)
-    return int(good.sum())
+                yield members, metric, target
+
+
+def _has_no_gap(round_: RoundLatencies, metric: str) -> Bools:
+    """Requests whose answer is one token, as asked for or as it ended, so that there is nothing between tokens."""
+    if metric not in BETWEEN_TOKENS:
+        return np.zeros(len(round_), dtype=bool)
+    asked, received = round_.column("output_tokens_asked"), round_.column("output_tokens_received")
+    return np.asarray((asked <= 1) | (received == 1))
 
 
 def tokens_in_time(round_: RoundLatencies, workload: Workload, class_: str) -> int:
@@ -44,14 +73,15 @@ def tokens_in_time(round_: RoundLatencies, workload: Workload, class_: str) -> i
     return int(counted.sum())
 
 
-def share_upper(hits: int, trials: int, alpha: float) -> float:
-    """Exact one-sided upper bound of a share (Clopper and Pearson, 1934); 1 when nothing was tried."""
+def share_upper(hits: float, trials: float, alpha: float) -> float:
+    """Exact one-sided upper bound of a share (Clopper and Pearson, 1934); 1 when nothing was tried. Counts need not
+    be whole, where they are what so many rounds would hold."""
     if trials == 0 or hits >= trials:
         return 1.0
     return float(special.betainccinv(hits + 1, trials - hits, alpha))
 
 
-def share_lower(hits: int, trials: int, alpha: float) -> float:
+def share_lower(hits: float, trials: float, alpha: float) -> float:
     """Exact one-sided lower bound of a share; 0 when nothing was tried."""
     if trials == 0 or hits <= 0:
         return 0.0

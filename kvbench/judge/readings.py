@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvbench.judge import wording
 from kvbench.judge.case import JudgedRound
 from kvbench.judge.findings import uncounted
 from kvbench.judge.instrument import host_values
 from kvbench.judge.latency import CARRIES_BEYOND, carries
 from kvbench.judge.phases import measured_seconds, measured_start, within_measured
-from kvbench.judge.rates import good_requests, tokens_in_time
+from kvbench.judge.rates import good_requests, tokens_in_time, untold_targets
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.rules import LATENCIES, Rule
 
@@ -90,6 +91,13 @@ def _rate(rule: Rule, round_: JudgedRound) -> Reading | Missing:
     if not round_.latencies.of_class(rule.class_).any():
         return Missing(f"has no request in round {round_.index}")
     counted = good_requests if rule.metric == "goodput" else tokens_in_time
+    if rule.metric == "goodput":
+        untold = untold_targets(round_.latencies, round_.workload, rule.class_)
+        if untold:
+            return Missing(
+                f"is unknown: of {wording.count(untold, 'completed request')} in round {round_.index} of "
+                f"{round_.recorded.arm} it is not known when its tokens came, and so not whether targets were met"
+            )
     seconds = measured_seconds(round_.workload)
     return Reading(counted(round_.latencies, round_.workload, rule.class_) / seconds, 1 / seconds)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,14 @@ from scipy import stats
 from kvbench.judge.errors import requests_for_error_rate
 from kvbench.judge.latency import RoundLatencies
 from kvbench.judge.phases import measured_end, measured_seconds, measured_start, within_measured
-from kvbench.judge.rates import good_requests, ratio_bounds, share_lower, share_upper, tokens_in_time
+from kvbench.judge.rates import (
+    good_requests,
+    ratio_bounds,
+    share_lower,
+    share_upper,
+    tokens_in_time,
+    untold_targets,
+)
 from tests.judge.build import arm_round, request_rows, workload
 from tests.judge.change import fail
 
@@ -104,6 +112,31 @@ class TestGoodput:
         round_ = RoundLatencies(arm_round("a", 1, requests, tokens), 60.0)
         assert good_requests(round_, workload(), "all") == 2
         assert tokens_in_time(round_, workload(), "all") == 10
+
+    def untold(self, requests: pd.DataFrame, tokens: pd.DataFrame, **targets: float) -> tuple[int, int]:
+        """Good requests, and those of which it is not known."""
+        load = workload(classes={"long": {"suffix_tokens": 64, "output_tokens": 5, "targets": targets}})
+        round_ = RoundLatencies(arm_round("a", 1, requests, tokens), 60.0)
+        return good_requests(round_, load, "all"), untold_targets(round_, load, "all")
+
+    def test_gaps_that_were_not_recorded_meet_no_target(self) -> None:
+        requests, tokens = request_rows([0.1] * 3)
+        assert self.untold(requests, tokens[tokens["id"] != 1], itl=0.1) == (2, 1)
+        assert self.untold(requests, tokens[tokens["id"] != 1], ttft=0.2) == (3, 0)
+        requests = requests.astype({"output_tokens_received": float})
+        requests.loc[2, "output_tokens_received"] = np.nan
+        assert self.untold(requests, tokens, tpot=0.1) == (2, 1)
+
+    def test_an_answer_of_one_token_has_no_gap_to_be_late(self) -> None:
+        for asked, received in ((1, 1), (5, 1)):
+            requests, tokens = request_rows([0.1] * 3, output_tokens_asked=asked, output_tokens_received=received)
+            assert self.untold(requests, tokens[tokens["index"] == 0], itl=0.1, tpot=0.1) == (3, 0)
+
+    def test_an_answer_without_a_token_is_not_good_and_that_is_known(self) -> None:
+        requests, tokens = request_rows([0.1] * 3)
+        requests.loc[1, ["first_token_s", "last_token_s"]] = np.nan
+        requests.loc[1, "output_tokens_received"] = 0
+        assert self.untold(requests, tokens[tokens["id"] != 1], itl=0.1) == (2, 0)
 
     def test_every_class_has_its_own_targets(self) -> None:
         load = workload(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from scipy import stats
 
+from kvbench.judge.evidence import RoundPair
 from tests.judge.ask import guarded, guardrail
 from tests.judge.build import (
     WARM_S,
@@ -21,6 +23,7 @@ from tests.judge.build import (
     workload,
 )
 from tests.judge.change import (
+    with_baseline,
     with_candidate,
 )
 
@@ -58,6 +61,20 @@ class TestGoodput:
         assert (found.status, found.limit) == ("pass", 2.0)
         assert found.text.startswith("goodput: 4/s [3.9")
         assert guardrail(good_pairs(), {"metric": "goodput", "min": "9/s"}, workload=self.LOAD).status == "fail"
+
+    @pytest.mark.parametrize("change", [with_baseline, with_candidate], ids=["base", "tiered"])
+    def test_is_unknown_where_it_is_not_known_whether_targets_were_met(
+        self, change: Callable[..., list[RoundPair]]
+    ) -> None:
+        """Neither met, which would prove a benefit by lost tokens, nor missed, which would in the baseline."""
+        load = workload(classes={"long": {"suffix_tokens": 1, "output_tokens": 5, "targets": {"itl": 1.0}}})
+        pairs = good_pairs()
+        tokens = (pairs[1].baseline if change is with_baseline else pairs[1].candidate).tokens
+        rule = {"metric": "goodput", "min_ratio": 0.9}
+        found = guardrail(change(pairs, 1, tokens=tokens[tokens["id"] >= 7]), rule, workload=load)
+        assert found.status == "unknown"
+        assert found.text.startswith("goodput is unknown: of 7 completed requests in round 2 of ")
+        assert guardrail(pairs, rule, workload=load).status == "pass"
 
     def test_of_a_class_without_requests_is_unknown(self) -> None:
         found = guardrail(good_pairs(), {"metric": "goodput", "min": 2.0, "class": "none"})
