@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from kvbench.judge.case import Case, JudgedRound
@@ -14,7 +15,8 @@ Row = dict[str, float | str | int | None]
 
 
 def latency_rows(case: Case) -> list[Row]:
-    """Arm × class × latency: requests, values, p50, p90, p99. A class of one is not repeated as "all"."""
+    """Arm × class × latency: requests, values, p50, p90, p99; None where users who left before their first token
+    leave it open. A class of one is not repeated as "all"."""
     arms = (
         (case.comparison.baseline.name, [pair.baseline for pair in case.pairs]),
         (case.comparison.candidate.name, [pair.candidate for pair in case.pairs]),
@@ -29,7 +31,7 @@ def _arm_rows(arm: str, rounds: list[JudgedRound]) -> Iterator[Row]:
             pooled = Sample.pooled([round_.latencies.sample(metric, class_) for round_ in rounds])
             if not len(pooled):
                 continue
-            p50, p90, p99 = pooled.quantiles(0.5, 0.9, 0.99)
+            p50, p90, p99 = (None if math.isnan(figure) else figure for figure in pooled.quantiles(0.5, 0.9, 0.99))
             yield {
                 "arm": arm,
                 "class": class_,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedPair, Question, Ruling, Stakes
@@ -117,7 +117,7 @@ def evaluate(question: Question) -> Ruling:
     readings = _readings(question.rule, question.case)
     if isinstance(readings, Missing):
         return unknown(question.rule, question.kind, readings.why)
-    return worst([_against(question, limit, readings) for limit in bounds])
+    return worst([_bounded(question, limit, readings) for limit in bounds])
 
 
 def _readings(rule: Rule, case: Case) -> list[Pair] | Missing:
@@ -142,6 +142,8 @@ def _pair(rule: Rule, pair: JudgedPair, newest_tier: str | None, *, compared: bo
         return baseline if compared else (Reading(math.nan), candidate)
     if not compared:
         return baseline, candidate
+    if not math.isfinite(baseline.value):
+        return Missing(f"is not a number in round {pair.baseline.index} of {pair.baseline.recorded.arm}")
     return _without_zero(baseline, candidate, pair.candidate.index)
 
 
@@ -153,6 +155,46 @@ def _without_zero(baseline: Reading, candidate: Reading, index: int) -> Pair | M
     if max(baseline.value, candidate.value) <= 0 or not min(side.value for side in moved) > 0:
         return Missing(f"has no ratio: it is not above zero in round {index}")
     return moved[0], moved[1]
+
+
+def _bounded(question: Question, limit: Limit, readings: list[Pair]) -> Ruling:
+    """Kept when it is kept at the worst that the figures can be, broken when it is broken at the best."""
+    if all(side.most is None for pair in readings for side in (pair if limit.ratio else pair[1:])):
+        return _against(question, limit, readings)
+    larger = [(baseline, candidate.at_most) for baseline, candidate in readings]
+    smaller = [(baseline.at_most, candidate) for baseline, candidate in readings]
+    worst_case, best_case = (larger, smaller) if limit.upper else (smaller, larger)
+    at_worst, at_best = (_against(question, limit, figures) for figures in (worst_case, best_case))
+    if at_worst.result.status == "pass":
+        return _also(at_worst, "counting whoever left before a first token against the candidate")
+    if at_best.result.status == "fail":
+        return _also(at_best, "counting whoever left before a first token in the candidate's favour")
+    left_open = unknown(question.rule, question.kind, _left_open(question, limit, readings))
+    return replace(left_open, needed_units=at_worst.needed_units)
+
+
+def _also(ruling: Ruling, words: str) -> Ruling:
+    return replace(ruling, result=ruling.result.model_copy(update={"text": f"{ruling.result.text}, {words}"}))
+
+
+def _left_open(question: Question, limit: Limit, readings: list[Pair]) -> str:
+    """Where users who left before a first token leave a figure open, and what to do about it."""
+    unit = metric_unit(question.rule.metric)
+    sides = [
+        (pair.candidate.recorded, candidate)
+        for pair, (_, candidate) in zip(question.case.pairs, readings, strict=True)
+    ]
+    if limit.ratio:
+        sides += [
+            (pair.baseline.recorded, baseline)
+            for pair, (baseline, _) in zip(question.case.pairs, readings, strict=True)
+        ]
+    recorded, figure = next((recorded, figure) for recorded, figure in sides if figure.most is not None)
+    return (
+        f"lies between {wording.value(figure.value, unit)} and {wording.value(figure.at_most.value, unit)} in "
+        f"round {recorded.index} of {recorded.arm}, because users left before their first token; judge a lower "
+        "quantile, or let them wait longer (`abort: after`)"
+    )
 
 
 def _against(question: Question, limit: Limit, readings: list[Pair]) -> Ruling:

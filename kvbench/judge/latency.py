@@ -1,8 +1,9 @@
 """Latencies of one arm in one round, from its tables: measured requests only, seconds, nothing trimmed.
 
 A failed request counts at the request time-out in every latency that it would have had. What was never due
-(`unsent`) is no request; one whose user left as planned (`aborted`) has at most a TTFT. The decision is made on one
-quantile a round; requests are never treated as independent.
+(`unsent`) is no request; one whose user left as planned (`aborted`) has at most a TTFT, and where no token had come
+that is known only to lie between what the user waited and the time-out. The decision is made on one quantile a
+round; requests are never treated as independent.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ CARRIES_BEYOND = 3
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+NOBODY: Floats = np.empty(0)
+UNTIL_FIRST_TOKEN = ("ttft", "ttft_service")
+"""Latencies that end with the first token: a user who leaves before it cuts them short."""
+
 
 def carries(n: int, quantile: float) -> bool:
     """Whether `n` requests a round can carry `quantile`: n * (1 - quantile) >= 3."""
@@ -37,30 +42,51 @@ def numbers(table: pd.DataFrame, column: str) -> Floats:
 
 
 class Sample:
-    """Values of one latency: those measured, and how many count at the time-out because their request failed."""
+    """Values of one latency: those measured, how many count at the time-out because their request failed, and how
+    long those had waited whose user left before there was a value."""
 
-    def __init__(self, values: Floats, at_timeout: int, requests: int, timeout_s: float) -> None:
+    def __init__(
+        self, values: Floats, at_timeout: int, requests: int, timeout_s: float, waited: Floats = NOBODY
+    ) -> None:
         self.values = values
         self.at_timeout = at_timeout
         self.requests = requests
         """Requests behind the values: for ITL fewer than there are values."""
         self.timeout_s = timeout_s
+        self.waited = waited
 
     def __len__(self) -> int:
-        return len(self.values) + self.at_timeout
+        return len(self.values) + self.at_timeout + len(self.waited)
 
     def quantiles(self, *wanted: float) -> list[float]:
-        """Quantiles with linear interpolation between order statistics; NaN when there is no value."""
+        """Quantiles with linear interpolation between order statistics; NaN when there is no value, or when it is
+        those whose user left that would tell it."""
+        return [low if low == high else float("nan") for low, high in self.bounds(*wanted)]
+
+    def bounds(self, *wanted: float) -> list[tuple[float, float]]:
+        """The least and the most that each quantile can be; they differ only by those whose user left.
+
+        A latency that was cut short is at least what had passed of it and at most the time-out, so the quantiles
+        are at least those with the one in its place and at most those with the other: the worst-case bounds of data
+        that are missing (Manski, 1989), which assume nothing about who leaves.
+        """
+        most = self._quantiles(self.values, wanted)
+        if not len(self.waited):
+            return list(zip(most, most, strict=True))
+        return list(zip(self._quantiles(np.concatenate([self.values, self.waited]), wanted), most, strict=True))
+
+    def _quantiles(self, values: Floats, wanted: Sequence[float]) -> list[float]:
+        """Of `values`, with everything else at the time-out."""
         count = len(self)
         if count == 0:
             return [float("nan")] * len(wanted)
         places = [(count - 1) * quantile for quantile in wanted]
         ranks = sorted({rank for place in places for rank in (int(place), min(int(place) + 1, count - 1))})
-        known = [rank for rank in ranks if rank < len(self.values)]
-        ordered = np.partition(self.values, known) if known else self.values
+        known = [rank for rank in ranks if rank < len(values)]
+        ordered = np.partition(values, known) if known else values
         # Cutting off what lies beyond the time-out keeps the order, so it is enough to do it here.
         at = {
-            rank: min(float(ordered[rank]), self.timeout_s) if rank < len(self.values) else self.timeout_s
+            rank: min(float(ordered[rank]), self.timeout_s) if rank < len(values) else self.timeout_s
             for rank in ranks
         }
         results = []
@@ -77,6 +103,7 @@ class Sample:
             sum(sample.at_timeout for sample in samples),
             sum(sample.requests for sample in samples),
             samples[0].timeout_s,
+            np.concatenate([sample.waited for sample in samples]),
         )
 
 
@@ -125,14 +152,25 @@ class RoundLatencies:
         chosen = self.of_class(class_)
         if metric == "itl":
             return self._itl_sample(chosen)
-        values = self.per_request(metric)
+        values, waited = self.per_request(metric), self.waited(metric)
+        waited = waited[chosen & ~np.isnan(waited)]
         chosen = chosen & ~np.isnan(values)
         measured = values[chosen & ~self.failed]
         at_timeout = int((chosen & self.failed).sum())
-        return Sample(measured, at_timeout, len(measured) + at_timeout, self.timeout_s)
+        requests = len(measured) + at_timeout + len(waited)
+        return Sample(measured, at_timeout, requests, self.timeout_s, waited)
+
+    def waited(self, metric: str) -> Floats:
+        """How long each request had waited whose user left before its first token, where that cut `metric` short;
+        zero where it is not known. NaN: every other request."""
+        if metric not in UNTIL_FIRST_TOKEN or not self.left.any():
+            return np.full(len(self), np.nan)
+        since = self.column("intended_s" if metric == "ttft" else "sent_s")
+        waited = np.nan_to_num(self.column("ended_s") - since).clip(0.0, self.timeout_s)
+        return np.where(self.left & np.isnan(self.column("first_token_s")), waited, np.nan)
 
     def per_request(self, metric: str) -> Floats:
-        """One value a request: a latency, or for `itl` its longest gap. NaN: it has none."""
+        """One value a request: a latency, or for `itl` its longest gap. NaN: it has none, or it is not known."""
         if metric not in self._per_request:
             self._per_request[metric] = self._with_failures(metric)
         return self._per_request[metric]

@@ -37,6 +37,13 @@ class Reading(NamedTuple):
 
     value: float
     step: float = 0.0
+    most: float | None = None
+    """What it can be at most, where only that is known and `value` is what it is at least."""
+
+    @property
+    def at_most(self) -> Reading:
+        """The same, as large as it can be."""
+        return self if self.most is None else Reading(self.most, self.step)
 
 
 class Missing(NamedTuple):
@@ -83,7 +90,8 @@ def _latency(rule: Rule, round_: JudgedRound) -> Reading | Missing:
             f"{round_.recorded.arm} has {sample.requests}"
             + (f"; they carry a quantile of at most {carried:g}" if carried else "; they carry no quantile")
         )
-    return Reading(sample.quantiles(rule.quantile)[0])
+    ((least, most),) = sample.bounds(rule.quantile)
+    return Reading(least, most=most if most > least else None)
 
 
 def _rate(rule: Rule, round_: JudgedRound) -> Reading | Missing:
@@ -155,6 +163,8 @@ def _gauge(name: str, round_: JudgedRound) -> Reading | None:
     rows = round_.recorded.metrics
     rows = rows[rows["name"] == name]
     rows = rows[within_measured(rows["t_s"].to_numpy(dtype=np.float64), round_.workload)]
+    if rows["value"].isna().any():  # a sum would take it for nothing
+        return Reading(float("nan"))
     return None if rows.empty else Reading(float(rows.groupby("t_s")["value"].sum().mean()))
 
 

@@ -13,7 +13,7 @@ from kvbench.judge.latency import carries
 from kvbench.judge.looks import Look, multiplier, nominal_level
 from kvbench.judge.rates import share_upper
 from kvbench.judge.readings import carried_quantile, requests_needed
-from kvbench.judge.sustained import EVALUABLE, FEWEST_REQUESTS, Exceedances, enough_time_seen, watch
+from kvbench.judge.sustained import EVALUABLE, FEWEST_REQUESTS, Exceedances, watch
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.rules import LATENCIES, Guardrail, Rule, Rules, Sustained, metric_unit
 
@@ -81,10 +81,13 @@ def _too_thin(
         return
     if times is None:
         return
-    ones, none = np.ones(len(times)), np.zeros(len(times))
-    watched = watch(Exceedances(np.sort(times), ones, none, ones, none), sustained, 0.5, start_s, end_s)
-    if not enough_time_seen([watched]):
-        seen = watched.evaluable / len(watched.moments)
+    ones, none, due_s = np.ones(len(times)), np.zeros(len(times)), np.sort(times)
+    looks = watch(Exceedances(due_s, ones, none, ones, none), sustained, 0.5, start_s, end_s).moments
+    enough = [look.evaluable for look in looks]
+    if rule.metric == "itl":  # an answer counts for as long as its tokens come, and nobody knows yet how long
+        enough = [int(np.searchsorted(due_s, look.t_s, side="right")) >= FEWEST_REQUESTS for look in looks]
+    if sum(enough) < EVALUABLE * len(looks):
+        seen = sum(enough) / len(looks)
         yield (
             f"{rule.id} needs {FEWEST_REQUESTS} requests in its window of {wording.value(sustained.window, 's')} "
             f"for {wording.share(EVALUABLE)} of the time, the schedule has them for {wording.share(seen)}; use a "

@@ -7,7 +7,7 @@ same function.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from kvbench.spec.rules import Sustained
 __all__ = ["Exceedances", "Moment", "Watched", "enough_time_seen", "exceedances", "firing_share", "watch"]
 
 Floats = npt.NDArray[np.float64]
+Owners = npt.NDArray[np.int32]
 
 FEWEST_REQUESTS = 20
 """A window with fewer requests says nothing."""
@@ -38,6 +39,9 @@ class Exceedances:
     requests: Floats
     requests_over: Floats
     """The same as `over` unless a request has several samples, as with ITL."""
+    owners: Owners | None = field(default=None, kw_only=True)
+    """Whose samples they are where a request has several entries: it then counts once in each stretch of time in
+    which it has one. None: no two entries are of one request."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,8 @@ def watch(counts: Exceedances, rule: Sustained, quantile: float, start_s: float,
     moments: Floats = first + step * np.arange(max(looks, 0), dtype=np.float64)
     whole = [_within(counts, values, moments, rule.for_s) for values in (counts.samples, counts.over)]
     latest = [_within(counts, values, moments, rule.window) for values in (counts.samples, counts.over)]
-    requests = _within(counts, counts.requests, moments, rule.window)
-    over = _within(counts, counts.requests_over, moments, rule.for_s)
+    requests = _requests_within(counts, counts.requests, moments, rule.window)
+    over = _requests_within(counts, counts.requests_over, moments, rule.for_s)
     limit = firing_share(quantile) - 1e-12
     found = []
     for place, moment in enumerate(moments):
@@ -132,16 +136,42 @@ def _within(counts: Exceedances, values: Floats, moments: Floats, span_s: float)
     return np.asarray(running[last] - running[first])
 
 
+def _requests_within(counts: Exceedances, values: Floats, moments: Floats, span_s: float) -> Floats:
+    """As `_within`, a request with several entries in the stretch counted once.
+
+    It is in the stretch from each of its entries on until that one is out of it or the next one comes, which do not
+    overlap: so many have begun less so many that are over.
+    """
+    if counts.owners is None:
+        return _within(counts, values, moments, span_s)
+    kept = values > 0
+    t_s, owners = counts.t_s[kept], counts.owners[kept]
+    by_owner = np.argsort(owners, kind="stable")
+    same = owners[by_owner][1:] == owners[by_owner][:-1]
+    over_s = t_s + span_s
+    over_s[by_owner[:-1][same]] = np.minimum(over_s[by_owner[:-1][same]], t_s[by_owner[1:][same]])
+    until = moments + 1e-9 * span_s
+    begun, over = (np.searchsorted(times, until, side="right") for times in (t_s, np.sort(over_s)))
+    return np.asarray(begun - over, dtype=np.float64)
+
+
 def _share(stretch: list[Floats], place: int) -> float:
     samples, over = stretch[0][place], stretch[1][place]
     return float(over / samples) if samples else 0.0
 
 
-def exceedances(round_: RoundLatencies, metric: str, class_: str, budget_s: float) -> Exceedances:
-    """Counts of one round: a request stands at its intended time, a gap at its end; failures are over budget."""
+def exceedances(
+    round_: RoundLatencies, metric: str, class_: str, budget_s: float, *, most: bool = False
+) -> Exceedances:
+    """Counts of one round: a request stands at its intended time, a gap at its end; failures are over budget.
+
+    One whose user left before its first token is over budget when it had waited longer than that; else it may be,
+    and counts so with `most`.
+    """
     if metric == "itl":
         return _itl_exceedances(round_, class_, budget_s)
-    values = round_.per_request(metric)
+    values, waited = round_.per_request(metric), round_.waited(metric)
+    values = np.where(np.isnan(waited), values, round_.timeout_s if most else waited)
     chosen = round_.of_class(class_) & ~np.isnan(values)
     ones = np.ones(int(chosen.sum()))
     over = (values[chosen] > budget_s).astype(np.float64)
@@ -149,31 +179,40 @@ def exceedances(round_: RoundLatencies, metric: str, class_: str, budget_s: floa
 
 
 def _itl_exceedances(round_: RoundLatencies, class_: str, budget_s: float) -> Exceedances:
-    """Gaps are the samples; each request is counted once at its first gap, and once at its first one over budget.
-
-    A failed request stands at its intended time with all the gaps it should have had.
-    """
+    """Gaps are the samples, each of one request. A failed request stands at its intended time with all the gaps it
+    should have had."""
     (lengths, owners), ended_s = round_.gaps, round_.gap_ends()
     chosen = round_.of_class(class_)[owners]
     lengths, owners, ended_s = lengths[chosen], owners[chosen], ended_s[chosen]
-    over = lengths > budget_s
-    requests, requests_over = np.zeros(len(lengths)), np.zeros(len(lengths))
-    requests[np.unique(owners, return_index=True)[1]] = 1
-    places = np.flatnonzero(over)
-    requests_over[places[np.unique(owners[over], return_index=True)[1]]] = 1
+    over = (lengths > budget_s).astype(np.float64)
     asked = round_.column("output_tokens_asked")
     failed = round_.failed & round_.of_class(class_) & (asked > 1)
     missing, ones = asked[failed] - 1, np.ones(int(failed.sum()))
     return _ordered(
         np.concatenate([ended_s, round_.column("intended_s")[failed]]),
         np.concatenate([np.ones(len(lengths)), missing]),
-        np.concatenate([over.astype(np.float64), missing]),
-        np.concatenate([requests, ones]),
-        np.concatenate([requests_over, ones]),
+        np.concatenate([over, missing]),
+        np.concatenate([np.ones(len(lengths)), ones]),
+        np.concatenate([over, ones]),
+        np.concatenate([owners, np.flatnonzero(failed).astype(np.int32)]),
     )
 
 
-def _ordered(t_s: Floats, samples: Floats, over: Floats, requests: Floats, requests_over: Floats) -> Exceedances:
+def _ordered(
+    t_s: Floats,
+    samples: Floats,
+    over: Floats,
+    requests: Floats,
+    requests_over: Floats,
+    owners: Owners | None = None,
+) -> Exceedances:
     """In order of time; what has no time (a turn that could not be sent) stands at the end."""
     order = np.argsort(t_s, kind="stable")
-    return Exceedances(t_s[order], samples[order], over[order], requests[order], requests_over[order])
+    return Exceedances(
+        t_s[order],
+        samples[order],
+        over[order],
+        requests[order],
+        requests_over[order],
+        owners=None if owners is None else owners[order],
+    )

@@ -23,7 +23,7 @@ Quantiles = list[tuple[float, float]]
 
 def who_pays(case: Case) -> list[ClassChange]:
     """Class × latency × (p50, the highest usual quantile that every round carries); what was not measured in every
-    round has no row."""
+    round, or is not known because users left before their first token, has no row."""
     classes = sorted({name for pair in case.pairs for name in pair.baseline.latencies.classes})
     return [change for class_ in classes for metric in METRICS for change in _changes(case, class_, metric)]
 
@@ -41,7 +41,7 @@ def _changes(case: Case, class_: str, metric: str) -> list[ClassChange]:
     changes = []
     for place, quantile in enumerate(wanted):
         pairs = [(baseline[place], candidate[place]) for baseline, candidate in figures]
-        if all(min(pair) > 0 for pair in pairs):
+        if all(figure > 0 for pair in pairs for figure in pair):
             changes.append(_change(case, class_, metric, quantile, pairs))
     return changes
 

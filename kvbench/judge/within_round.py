@@ -28,11 +28,13 @@ SEED = 20260215
 def within_round(
     round_: RoundLatencies, metric: str, class_: str, quantile: float, *, confidence: float
 ) -> tuple[float, float] | None:
-    """Ends for the quantile of a latency that a request has one of. None for ITL, and for too few requests."""
-    if metric == "itl":
+    """Ends for the quantile of a latency that a request has one of. None for ITL, for too few requests, and where
+    users left before their first token."""
+    chosen = round_.of_class(class_)
+    if metric == "itl" or not np.isnan(round_.waited(metric)[chosen]).all():
         return None
     values = np.minimum(round_.per_request(metric), round_.timeout_s)
-    chosen = round_.of_class(class_) & ~np.isnan(values)
+    chosen &= ~np.isnan(values)
     values = values[chosen][np.argsort(round_.column("intended_s")[chosen], kind="stable")]
     n = len(values)
     if n < FEWEST_A_BLOCK * BLOCKS:

@@ -60,8 +60,10 @@ class Abort(SpecModel):
     answer.
 
     Such a request has the status `aborted`: it was offered, is no error and no length fault. Its TTFT counts when
-    its first token came (one that left without a token says nothing about TTFT, so `after` should lie well beyond
-    the TTFT that is judged); it has no E2E, TPOT or ITL and adds nothing to goodput and throughput. The engine's
+    its first token came. Of one that left without a token it is known only that it is at least as long as the user
+    waited: where so many left that the quantile of a rule depends on them, the rule is decided only if both that
+    wait and the request time-out in their place say the same (so `after` should lie well beyond the TTFT that is
+    judged). It has no E2E, TPOT or ITL and adds nothing to goodput and throughput. The engine's
     counters include it, while identities of prompt tokens cover completed requests. A session goes on after its
     think time with what was received. Prompts that are sent again for parity, and side branches, are never left
     early.

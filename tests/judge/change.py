@@ -61,6 +61,17 @@ def fail(table: pd.DataFrame, which: Any, error: str = "timeout: no answer") -> 
     return changed
 
 
+def leave(table: pd.DataFrame, which: Any, after_s: float) -> pd.DataFrame:
+    """The same requests, the users of some gone so long after the intended time, before a token came."""
+    changed = fail(table, which).astype({"cached_tokens": float})
+    places = changed.index[which]
+    changed.loc[places, "status"] = "aborted"
+    changed.loc[places, "error"] = None
+    changed.loc[places, "ended_s"] = changed.loc[places, "intended_s"] + after_s
+    changed.loc[places, "cached_tokens"] = np.nan
+    return changed
+
+
 def setting(column: str, values: object, rows: object = slice(None)) -> Edit:
     def edit(table: pd.DataFrame) -> None:
         if isinstance(values, float) and table[column].dtype == np.int64:

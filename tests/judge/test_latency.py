@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvbench.judge.latency import RoundLatencies, Sample, carries
 from tests.judge.build import OUTPUT, arm_round, request_rows
-from tests.judge.change import fail
+from tests.judge.change import fail, leave
 
 TIMEOUT = 60.0
 
@@ -147,22 +147,60 @@ class TestFailures:
 
 
 class TestUsersWhoLeave:
-    """As planned, before the end of the answer: it is no failure, and only its TTFT was measured."""
+    """As planned, before the end of the answer: it is no failure, and only its TTFT was measured, or how long they
+    waited for it."""
 
     def setup_method(self) -> None:
-        requests, tokens = request_rows([1.0, 2.0, 3.0], status=["ok", "aborted", "aborted"])
-        requests.loc[2, "first_token_s"] = np.nan
-        self.round = latencies(requests, tokens)
+        requests, tokens = request_rows([1.0, 2.0, 3.0], status=["ok", "aborted", "ok"])
+        self.round = latencies(leave(requests, [2], 1.5), tokens)
 
     def test_are_no_failures(self) -> None:
         assert self.round.failed.tolist() == [False, False, False]
         assert len(self.round) == 3
 
-    @pytest.mark.parametrize("metric", ["ttft", "ttft_service"])
-    def test_have_a_ttft_when_a_token_came(self, metric: str) -> None:
+    @pytest.mark.parametrize(("metric", "waited"), [("ttft", 1.5), ("ttft_service", 1.499)])
+    def test_have_a_ttft_when_a_token_came_and_a_wait_when_none_did(self, metric: str, waited: float) -> None:
         sample = self.round.sample(metric, "all")
         assert sample.values == pytest.approx([1.0, 2.0], abs=0.01)
-        assert (sample.at_timeout, sample.requests) == (0, 2)
+        assert (sample.at_timeout, sample.requests, len(sample)) == (0, 3, 3)
+        assert sample.waited == pytest.approx([waited])
+        assert np.isnan(self.round.per_request(metric)).tolist() == [False, False, True]
+
+    def test_are_never_left_out_of_a_quantile(self) -> None:
+        """Of 1 s, 2 s and at least 1.5 s the median is 1.5 s at least; the third may be the time-out."""
+        sample = self.round.sample("ttft", "all")
+        assert sample.bounds(0.0, 0.5, 1.0) == [
+            pytest.approx((1.0, 1.0)), pytest.approx((1.5, 2.0)), pytest.approx((2.0, TIMEOUT)),
+        ]  # fmt: skip
+        lowest, median, highest = sample.quantiles(0.0, 0.5, 1.0)
+        assert lowest == pytest.approx(1.0)
+        assert np.isnan([median, highest]).all()
+
+    @given(
+        st.lists(st.floats(0, TIMEOUT), max_size=20),
+        st.lists(st.tuples(st.floats(0, TIMEOUT), st.floats(0, 1)), min_size=1, max_size=10),
+        st.integers(0, 5),
+        st.floats(0, 1),
+    )
+    def test_leave_a_quantile_between_its_bounds(
+        self, values: list[float], left: list[tuple[float, float]], failed: int, wanted: float
+    ) -> None:
+        waited = np.array([wait for wait, _ in left])
+        would_have = waited + np.array([rest for _, rest in left]) * (TIMEOUT - waited)
+        known = Sample(np.array(values), failed, len(values) + failed + len(left), TIMEOUT, waited)
+        ((low, high),) = known.bounds(wanted)
+        truth = np.quantile([*values, *would_have, *[TIMEOUT] * failed], wanted)
+        assert low - 1e-9 <= truth <= high + 1e-9
+
+    def test_whose_wait_is_not_known_waited_nothing_at_least(self) -> None:
+        requests, tokens = request_rows([1.0, 2.0])
+        requests = leave(requests, [0, 1], 90.0)
+        requests.loc[1, "ended_s"] = np.nan
+        assert latencies(requests, tokens).sample("ttft", "all").waited == pytest.approx([TIMEOUT, 0.0])
+
+    def test_join_with_those_of_other_rounds(self) -> None:
+        joined = Sample.pooled([self.round.sample("ttft", "all"), self.round.sample("ttft", "all")])
+        assert (len(joined), joined.requests, joined.waited.tolist()) == (6, 6, pytest.approx([1.5, 1.5]))
 
     @pytest.mark.parametrize("metric", ["itl", "tpot", "e2e"])
     def test_have_nothing_else(self, metric: str) -> None:

@@ -90,6 +90,14 @@ class TestWindows:
             "use a longer window or a higher rate"
         ]
 
+    def test_answers_that_go_on_for_long_may_fill_a_window_that_few_are_due_in(self) -> None:
+        """Of ITL only what no length of answers makes good is said beforehand."""
+        assert self.problems(1.5, metric="itl") == []
+        assert self.problems(0.3, metric="itl") == [
+            "ttft-p99 needs 20 requests in its window of 10 s for 90 % of the time, the schedule has them for "
+            "60.7 %; use a longer window or a higher rate"
+        ]
+
     def test_a_round_shorter_than_the_rule_looks_back(self) -> None:
         assert self.problems(9.0, until_s=30.0) == [
             "ttft-p99 looks back over 40 s, the measured part of a round is 30 s long; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -147,14 +148,16 @@ class TestExceedances:
         round_ = RoundLatencies(arm_round("a", 1, fail(requests, [0]), tokens), 60.0)
         assert exceedances(round_, "ttft", "a", 2.0).over.tolist() == [1, 0]
 
-    def test_gaps_are_samples_and_requests_are_counted_once(self) -> None:
+    def test_gaps_are_samples_each_of_its_request(self) -> None:
         requests, tokens = request_rows([1.0, 1.0], gaps=[0.1, 0.3])
         tokens.loc[3:4, "t_s"] += 1.0
         round_ = RoundLatencies(arm_round("a", 1, requests, tokens), 60.0)
         found = exceedances(round_, "itl", "all", 0.2)
         assert found.t_s.tolist() == sorted(found.t_s)
         assert (found.samples.sum(), found.over.sum()) == (8, 5)
-        assert (found.requests.sum(), found.requests_over.sum()) == (2, 2)
+        assert found.owners is not None
+        assert np.bincount(found.owners).tolist() == [4, 4]
+        assert np.bincount(found.owners, found.requests_over).tolist() == [1, 4]
 
     def test_a_failed_request_is_over_budget_with_all_its_gaps(self) -> None:
         requests, tokens = request_rows([1.0, 1.0], gaps=0.1, classes=["a", "b"])
@@ -162,8 +165,59 @@ class TestExceedances:
         found = exceedances(round_, "itl", "all", 0.2)
         assert found.t_s[0] == requests["intended_s"][0]
         assert (found.samples[0], found.over[0], found.requests[0], found.requests_over[0]) == (4, 4, 1, 1)
-        assert (found.samples.sum(), found.over.sum(), found.requests.sum()) == (8, 4, 2)
+        assert (found.samples.sum(), found.over.sum()) == (8, 4)
+        assert found.owners is not None
+        assert np.bincount(found.owners, found.requests).tolist() == [1, 4]
         assert exceedances(round_, "itl", "b", 0.2).samples.sum() == 4
+
+
+class TestRequestsOfManySamples:
+    """With ITL a request has a sample at each of its tokens: it counts once in every stretch that has one."""
+
+    LONG = Sustained.model_validate({"window": 30, "for": 60})
+
+    def streams(self, began_s: np.ndarray, answers_s: int, slow: Callable[[np.ndarray], np.ndarray]) -> Exceedances:
+        """Requests that get a token a second for so long; `slow`: at which moments it came late."""
+        t_s = (began_s[:, None] + np.arange(1.0, answers_s + 1)).ravel()
+        order = np.argsort(t_s, kind="stable")
+        t_s, owners = t_s[order], np.repeat(np.arange(len(began_s), dtype=np.int32), answers_s)[order]
+        ones, over = np.ones(len(t_s)), slow(t_s).astype(float)
+        return Exceedances(t_s, ones, over, ones, over, owners=owners)
+
+    def test_streams_count_in_every_window_that_they_run_through(self) -> None:
+        """One every two seconds: fifteen begin within thirty seconds, which is too few, but sixty are under way."""
+        began_s = np.arange(0.0, 300.0, 2.0)
+        streams = [self.streams(began_s, seconds, lambda t_s: t_s < 0) for seconds in (120, 1)]
+        long, short = (watch(counts, self.LONG, 0.9, 0.0, 300.0) for counts in streams)
+        assert enough_time_seen([long])
+        # Those that began after 150 s have had a token in the last thirty seconds.
+        assert long.moments[-1].requests == 74
+        assert short.evaluable == 0
+
+    def test_a_stall_that_hits_old_streams_again_fires(self) -> None:
+        """Forty that began together, all over budget once by then."""
+        began_s = np.arange(0.0, 10.0, 0.25)
+        streams = self.streams(began_s, 290, lambda t_s: (t_s < 12) | (t_s > 120) & (t_s % 3 < 1))
+        fired = watch(streams, self.LONG, 0.9, 60.0, 300.0).fired
+        assert fired is not None
+        assert (fired.requests, fired.requests_over) == (40, 40)
+
+    @settings(max_examples=50, deadline=None)
+    @given(
+        st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6), st.booleans()), max_size=60),
+        st.integers(1, 20),
+    )
+    def test_are_counted_as_by_hand(self, entries: list[tuple[int, int, bool]], span: int) -> None:
+        entries = sorted(entries)
+        t_s = np.array([t for t, _, _ in entries], dtype=float)
+        owners = np.array([owner for _, owner, _ in entries], dtype=np.int32)
+        over = np.array([flag for _, _, flag in entries], dtype=float)
+        rows = Exceedances(t_s, np.ones(len(t_s)), over, np.ones(len(t_s)), over, owners=owners)
+        rule = Sustained.model_validate({"window": span, "for": span})
+        for moment in watch(rows, rule, 0.9, 0.0, 80.0).moments:
+            inside = (t_s > moment.t_s - span + 1e-6) & (t_s <= moment.t_s + 1e-6)
+            assert moment.requests == len(set(owners[inside]))
+            assert moment.requests_over == len(set(owners[inside & (over > 0)]))
 
 
 class TestAsAGuardrail:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kvbench.judge.evidence import RoundPair
 from tests.judge.ask import RATIO, about, exact_pairs, guarded, guardrail
-from tests.judge.build import comparison, good_pairs, pair, request_rows, rules, ttfts
+from tests.judge.build import comparison, good_pairs, metric_rows, pair, request_rows, rules, ttfts
 from tests.judge.change import (
+    with_baseline,
     with_candidate,
 )
 
@@ -66,6 +70,22 @@ class TestUnknown:
         )
         found = guardrail(pairs, RATIO)
         assert found.status != "pass"
+
+    @pytest.mark.parametrize("change", [with_baseline, with_candidate], ids=["base", "tiered"])
+    def test_a_gauge_that_is_no_number_has_no_ratio(self, change: Callable[..., list[RoundPair]]) -> None:
+        pairs = good_pairs()
+        for place in range(3):
+            busy = metric_rows({("kv_cache_usage", None): [0.5, 0.5 + 0.01 * place]}, [20.0, 30.0])
+            pairs = with_candidate(with_baseline(pairs, place, metrics=busy), place, metrics=busy)
+        rule = {"metric": "kv_cache_usage", "max_ratio": 1.2}
+        for value in (math.inf, math.nan):
+            odd = metric_rows({("kv_cache_usage", None): [0.5, value]}, [20.0, 30.0])
+            found = guardrail(change(pairs, 1, metrics=odd), rule)
+            assert found.status == "unknown"
+            assert found.text.startswith("kv cache usage is not a number in round 2")
+        odd = metric_rows({("kv_cache_usage", None): [0.5, math.inf]}, [20.0, 30.0])
+        budget = guardrail(with_baseline(pairs, 1, metrics=odd), {"metric": "kv_cache_usage", "max": 0.9})
+        assert (budget.status, budget.baseline) == ("pass", None), "the baseline is no part of a budget"
 
     def test_a_zero_gap_has_no_ratio(self) -> None:
         pairs = good_pairs()
