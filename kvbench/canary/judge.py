@@ -7,6 +7,7 @@ Observed ─ warm parts ─→ rules ┐
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,10 +25,11 @@ from kvbench.canary.verdict import CanaryAction, CanaryVerdict, WatchState, Wind
 from kvbench.canary.warm import Warmth, warmth
 from kvbench.judge import wording
 from kvbench.judge.evaluation import SEVERITY, unknown_rule
+from kvbench.judge.guardrails import breach_level
 from kvbench.judge.sources import SOURCES
 from kvbench.judge.verdict import Instrument, Kind, Outcome, RoundCount, RuleResult
 from kvbench.spec.engine_metrics import ENGINE_METRICS
-from kvbench.spec.rules import LATENCIES, Rule
+from kvbench.spec.rules import LATENCIES, Guardrail, Rule
 
 __all__ = ["judge_canary"]
 
@@ -116,19 +118,19 @@ def _segments_seen(judged: _Judged) -> int:
     return int(np.sum(~np.isnan(requests)))
 
 
-def _levels(seen: Observed, kind: Kind) -> Levels:
-    """Safe at the level of one, because all must be; a breach at the level divided by how many could be one. With
+def _levels(rule: Rule, kind: Kind, seen: Observed) -> Levels:
+    """Safe at the level of one, because all must be; a breach at its share of that, as in a comparison. With
     benefits it is the other way round."""
     alpha = (1 - seen.rules.confidence) / 2
     if kind == "benefit":
         return Levels(kept=alpha / max(len(seen.rules.benefits), 1), broken=alpha)
-    family = sum(rule.sustained is None for rule in seen.rules.guardrails)
-    return Levels(kept=alpha, broken=alpha / max(family, 1))
+    broken = breach_level(rule, seen.rules.guardrails, alpha) if isinstance(rule, Guardrail) else alpha
+    return Levels(kept=alpha, broken=broken)
 
 
 def _asked(rule: Rule, kind: Kind, judged: _Judged) -> Comparison:
     seen = judged.seen
-    return Comparison(rule, kind, seen, judged.candidate, judged.baseline, judged.grid, _levels(seen, kind))
+    return Comparison(rule, kind, seen, judged.candidate, judged.baseline, judged.grid, _levels(rule, kind, seen))
 
 
 def _guardrail(rule: Rule, judged: _Judged) -> RuleResult:
@@ -151,7 +153,7 @@ def _guardrail(rule: Rule, judged: _Judged) -> RuleResult:
         parts.append(judge_total(asked, judged.seen.newest_tier))
     elif not budget or rule.max_ratio is not None:
         rest = rule.model_copy(update={"max": None}) if budget else rule
-        parts.append(judge_levels(_asked(rest, "guardrail", judged)))
+        parts.append(judge_levels(replace(asked, rule=rest)))
     return max(parts, key=lambda result: SEVERITY[result.status])
 
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from kvbench.judge import wording
 from kvbench.judge.canaries import judge_canaries
 from kvbench.judge.case import Case, Question, Ruling, Stakes
+from kvbench.judge.evaluation import limits
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.lengths import Lengths, lengths
 from kvbench.judge.rulings import rule_on
 from kvbench.judge.sustained_rule import evaluate_sustained
 from kvbench.judge.verdict import RuleResult, Status
+from kvbench.spec.rules import Guardrail
 
-__all__ = ["STABILITY", "judge_guardrails"]
+__all__ = ["STABILITY", "breach_level", "judge_guardrails"]
 
 STABILITY = "stability"
 HAPPENED = {"died": "died", "frozen": "froze", "restarted": "restarted", "refusing": "stopped serving"}
@@ -22,20 +24,28 @@ HAPPENED = {"died": "died", "frozen": "froze", "restarted": "restarted", "refusi
 def judge_guardrails(case: Case) -> list[Ruling]:
     """Every guardrail of the rules; stability, which always holds; and canaries, where the workload has them.
 
-    Safe needs the level of a single rule, because all must be; a breach needs it divided by the number of
-    guardrails that are decided by an interval, because one is enough. Stability, canaries and sustained rules have
-    no level.
+    Safe needs the level of a single rule, because all must be; a breach needs its share (`breach_level`), because
+    one is enough. Stability, canaries and sustained rules have no level.
     """
     rules = case.comparison.rules.guardrails
-    family = sum(rule.sustained is None for rule in rules)
-    stakes = Stakes(kept=case.alpha, broken=case.alpha / max(family, 1))
     rulings = [_stability(case), *judge_canaries(case)]
     for rule in rules:
         if rule.sustained is not None:
             rulings.append(evaluate_sustained(rule, rule.sustained, case))
         else:
+            stakes = Stakes(kept=case.alpha, broken=breach_level(rule, rules, case.alpha))
             rulings.append(rule_on(Question(rule, "guardrail", case, stakes)))
     return rulings
+
+
+def breach_level(rule: Guardrail, among: Sequence[Guardrail], alpha: float) -> float:
+    """One-sided level at which each bound of a guardrail is proven broken, of `alpha` for all guardrails together.
+
+    It is divided by the number of guardrails that are decided by an interval, and what falls on one by its bounds:
+    any of them beyond is a breach of it, so that they are a family as well (Bonferroni's inequality; Dunn, 1961).
+    """
+    family = sum(other.sustained is None for other in among)
+    return alpha / max(family, 1) / max(len(limits(rule)), 1)
 
 
 def _stability(case: Case) -> Ruling:

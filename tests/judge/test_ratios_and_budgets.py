@@ -12,6 +12,8 @@ import pytest
 from scipy import stats
 
 from kvbench.judge.boundary_table import BOUNDARIES
+from kvbench.judge.guardrails import breach_level
+from kvbench.spec.rules import Guardrail
 from tests.judge.ask import RATIO, about, exact_pairs, guarded, guardrail
 from tests.judge.build import comparison, pair, rules, ttfts, workload
 from tests.judge.change import (
@@ -99,6 +101,28 @@ class TestARatio:
         low = logs.mean() - stats.t.isf(0.025 / 4, 2) * stats.sem(logs)
         assert among.decision_ci[0] == pytest.approx(math.exp(low))
         assert among.ci == alone.ci
+
+    def test_two_bounds_of_one_rule_share_what_falls_on_it(self) -> None:
+        """Each is a test that may fail by chance, so two guardrails of two bounds are four."""
+        both = RATIO | {"max": 50.0}
+        alone, among = (guardrail(exact_pairs(self.RATIOS), both, *more) for more in ((), (RATIO | {"id": "o"},)))
+        logs = np.log(self.RATIOS)
+        for found, tests in ((alone, 2), (among, 4)):
+            assert found.limit == 1.2
+            low = logs.mean() - stats.t.isf(0.025 / tests, 2) * stats.sem(logs)
+            high = logs.mean() + stats.t.isf(0.025, 2) * stats.sem(logs)
+            assert found.decision_ci == pytest.approx((math.exp(low), math.exp(high)))
+
+    def test_a_rule_of_two_bounds_breaks_no_oftener_by_chance_than_one_of_one(self) -> None:
+        """Both at their margin: 6,000 draws of three rounds, of which 2.5 % may be called a breach."""
+        rng = np.random.default_rng(8)
+        rule = Guardrail.model_validate(RATIO | {"max": 2.0})
+        level = breach_level(rule, [rule], 0.025)
+        draws = rng.normal(0, 0.1, (2, 6000, 3))
+        t = draws.mean(axis=2) / (draws.std(axis=2, ddof=1) / 3**0.5)
+        share = float(np.mean((t > stats.t.isf(level, 2)).any(axis=0)))
+        assert share <= 0.025 + 3 * (0.025 * 0.975 / 6000) ** 0.5
+        assert float(np.mean((t > stats.t.isf(0.025, 2)).any(axis=0))) > 0.04, "what it was before"
 
     def test_sustained_rules_have_no_share_of_the_level(self) -> None:
         sustained = {
