@@ -96,7 +96,10 @@ def _needed(question: Question, limit: Limit, failures: _Failures) -> tuple[int,
     if limit.ratio or not limit.upper:
         return None
     failed, offered = failures.candidate
-    level = question.stakes.kept if failed <= limit.amount * offered else question.stakes.broken
+    at_stake = question.stakes.kept if failed <= limit.amount * offered else question.stakes.broken
+    level = nominal_level(at_stake, question.case.units.look.at_end)
+    if not level:
+        return None
     return units_for_rate(failed, offered, len(question.case.units.groups), limit.amount, alpha=level)
 
 

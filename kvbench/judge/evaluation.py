@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedPair, Question, Ruling, Stakes
+from kvbench.judge.looks import nominal_level
 from kvbench.judge.needed import units_needed
 from kvbench.judge.paired import Estimate, Levels, estimate, sign_flip
 from kvbench.judge.readings import Missing, Reading, read
@@ -247,14 +248,13 @@ def _at_timeout(question: Question, limit: Limit, readings: list[Pair]) -> bool:
 
 
 def _needed(question: Question, limit: Limit, found: Estimate, bound: float) -> tuple[int, int] | None:
-    stakes = question.stakes
-    return units_needed(
-        found.mean - bound,
-        found.spread,
-        found.units,
-        alpha=stakes.kept if limit.holds(found.mean, bound) else stakes.broken,
-        confidence=question.case.confidence,
-    )
+    """At the level that the looks before the last one leave: that is what the last one decides at."""
+    stakes, case = question.stakes, question.case
+    at_stake = stakes.kept if limit.holds(found.mean, bound) else stakes.broken
+    level = nominal_level(at_stake, case.units.look.at_end)
+    if not level:
+        return None
+    return units_needed(found.mean - bound, found.spread, found.units, alpha=level, confidence=case.confidence)
 
 
 def _result(question: Question, limit: Limit, readings: list[Pair], found: Estimate, status: Status) -> RuleResult:

@@ -13,6 +13,7 @@ from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedPair, Ruling
 from kvbench.judge.evaluation import from_logs, status_of
 from kvbench.judge.latency import carries
+from kvbench.judge.looks import nominal_level
 from kvbench.judge.main_source import MOSTLY
 from kvbench.judge.needed import units_needed
 from kvbench.judge.paired import Estimate, Levels, estimate
@@ -74,7 +75,10 @@ def _judged(case: Case, tier: str | None) -> Ruling | None:
     )
     if status != "unknown":
         return Ruling(result)
-    needed = units_needed(found.mean, found.spread, found.units, alpha=case.alpha, confidence=case.confidence)
+    level = nominal_level(case.alpha, units.look.at_end)
+    if not level:
+        return Ruling(result)
+    needed = units_needed(found.mean, found.spread, found.units, alpha=level, confidence=case.confidence)
     return Ruling(result, needed)
 
 

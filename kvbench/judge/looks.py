@@ -42,6 +42,11 @@ class Look:
         return max(self.last, self.done)
 
     @property
+    def at_end(self) -> Look:
+        """The last look of the same plan, for what is asked of rounds that are still to come."""
+        return Look(self.final, self.first, self.final)
+
+    @property
     def decides(self) -> bool:
         """Whether anything may be decided at this look."""
         return self.done >= self.first_decision and self.done >= self.first

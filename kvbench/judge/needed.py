@@ -9,7 +9,7 @@ from scipy import special
 
 from kvbench.judge.looks import t_quantile
 
-__all__ = ["MOST_UNITS", "units_for_rate", "units_needed"]
+__all__ = ["MOST_UNITS", "units_for_rate", "units_needed", "units_until"]
 
 MOST_UNITS = 1000
 """Beyond this the answer is that rounds will not settle it."""
@@ -46,6 +46,12 @@ def units_for_rate(failures: int, trials: int, units: int, limit: float, *, alph
             return float(special.betainccinv(rate * seen + 1, seen - rate * seen, alpha)) <= limit
         return float(special.betaincinv(rate * seen, seen - rate * seen + 1, alpha)) > limit
 
+    return units_until(settled)
+
+
+def units_until(settled: Callable[[int], bool]) -> tuple[int, int] | None:
+    """The units after which a question is settled, one number: what is counted leaves no range. None: beyond
+    `MOST_UNITS`. Once settled it must stay so with more of them."""
     found = _first(settled)
     return None if found is None else (found, found)
 

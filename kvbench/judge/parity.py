@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvbench.judge import wording
-from kvbench.judge.case import Case, JudgedPair, Question, Ruling
+from kvbench.judge.case import Case, JudgedPair, Question, Ruling, Stakes
 from kvbench.judge.evaluation import DECIDED, status_of, unknown
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.latency import numbers
 from kvbench.judge.looks import nominal_level
+from kvbench.judge.needed import units_until
 from kvbench.judge.rates import share_lower, share_upper
 from kvbench.judge.verdict import RuleResult
 
@@ -32,10 +33,14 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Compared:
-    """Pairs of answers to equal prompts, and how many of them differ."""
+    """Pairs of answers to equal prompts, and how many of them differ: counts, or what so many rounds would hold."""
 
-    pairs: int = 0
-    diverged: int = 0
+    pairs: float = 0
+    diverged: float = 0
+
+    def times(self, factor: float) -> Compared:
+        """As many rounds more or less, at the same rate."""
+        return Compared(self.pairs * factor, self.diverged * factor)
 
     def __add__(self, other: Compared) -> Compared:
         return Compared(self.pairs + other.pairs, self.diverged + other.diverged)
@@ -94,7 +99,23 @@ def evaluate_parity(question: Question) -> Ruling:
             f"engine's own noise{between}; at most {wording.share(margin)} asked for: {DECIDED[kind][status]}"
         ),
     )
-    return Ruling(result)
+    needed = _needed(tested, noise, margin, case, stakes) if status == "unknown" else None
+    return Ruling(result, needed)
+
+
+def _needed(tested: Compared, noise: Compared, margin: float, case: Case, stakes: Stakes) -> tuple[int, int] | None:
+    """Units after which as many answers a unit, differing as often, would be proven on their side of the margin."""
+    look = case.units.look
+    kept, broken = (nominal_level(level, look.at_end) for level in (stakes.kept, stakes.broken))
+    if not (kept and broken and look.done):
+        return None
+
+    def settled(units: int) -> bool:
+        grown = units / look.done
+        bounds = _bounds(tested.times(grown), noise.times(grown), broken, kept)
+        return status_of(bounds, margin, upper=True) != "unknown"
+
+    return units_until(settled)
 
 
 def _bounds(tested: Compared, noise: Compared, lower: float, upper: float) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ import pytest
 
 from kvbench.judge.case import build_case
 from kvbench.judge.evidence import Comparison, RoundPair
+from kvbench.judge.guardrails import judge_guardrails
 from kvbench.judge.judge import judge
 from kvbench.judge.parity import Compared, compare_outputs
 from kvbench.judge.rates import share_lower, share_upper
@@ -217,3 +218,44 @@ class TestStatus:
         """2 % of answers differ between two launches of one arm, and nothing says how much is noise."""
         run = comparison(edit_both(same_pairs(), cand=diverge(slice(0, 7))), candidate=COPY)
         assert parity(run).status == "unknown"
+
+
+class TestHowMuchMoreItTakes:
+    """As many answers a round, differing as often: an open parity tells its rounds as every counted rule does."""
+
+    PARITY: ClassVar = {"id": "parity", "metric": "output_parity"}
+
+    def needed(
+        self, pairs: list[RoundPair], rounds: tuple[int, int] = (3, 3), **rule: Any
+    ) -> tuple[int, int] | None:
+        run = comparison(pairs, rules(guardrails=[self.PARITY | rule], rounds=rounds))
+        (ruling,) = (found for found in judge_guardrails(build_case(run)) if found.result.rule == "parity")
+        assert ruling.result.status == "unknown"
+        return ruling.needed_units
+
+    def test_without_divergence(self) -> None:
+        """200 answers a round; 0.5 % takes 736 of them at 2.5 %, and 879 at what earlier looks leave of it."""
+        assert self.needed(good_pairs()) == (4, 4)
+        assert self.needed(good_pairs(), rounds=(3, 12)) == (5, 5)
+        assert self.needed(good_pairs(), max=0.001) == (19, 19)
+        assert share_upper(0, 19 * 200, 0.025) <= 0.001 < share_upper(0, 18 * 200, 0.025)
+
+    def test_with_more_than_is_tolerated(self) -> None:
+        """Of 200 answers a round 3 differ: too few so far to say that it is more than half a per cent."""
+        found = self.needed(edit_both(good_pairs(), cand=diverge(slice(0, 2))))
+        assert found is not None
+        for rounds, proven in ((found[0] - 1, False), (found[0], True)):
+            pairs, diverged = 200 * rounds, 3 * rounds
+            low = share_lower(diverged, pairs, 0.0125) - share_upper(0, pairs, 0.0125)
+            assert (low > 0.005) is proven
+        assert found[0] > 3
+
+    def test_a_breach_is_never_proven_while_noise_is_not_measured(self) -> None:
+        pairs = edit_both(good_pairs(), cand=diverge(slice(0, 4)))
+        assert self.needed(edit_both(pairs, base=lambda t: t.__setitem__("cached_tokens", 1))) is None
+
+    def test_does_not_silence_the_verdict(self) -> None:
+        verdict = judge(comparison(good_pairs(), rules(guardrails=[self.PARITY])))
+        assert verdict.verdict == "INCONCLUSIVE"
+        assert verdict.rounds.needed == (4, 4)
+        assert verdict.reasons[-1] == "at the noise seen so far about 1 more round would settle it, after 3"

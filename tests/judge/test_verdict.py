@@ -138,6 +138,12 @@ class TestInconclusive:
         verdict = judge(comparison(good_pairs(n=310), rules(guardrails=[strict])))
         assert verdict.reasons[-1] == "at the noise seen so far about 1 more round would settle it, after 3"
 
+    def test_counts_at_the_level_that_earlier_looks_leave(self) -> None:
+        """0.3 % takes 1,228 requests at 2.5 %, five rounds of 290; after the looks before the last of twelve rounds
+        it takes 1,466, six of them."""
+        strict = rules(guardrails=[{"id": "errors", "metric": "error_rate", "max": 0.003}], rounds=(3, 12))
+        assert judge(comparison(good_pairs(4, n=290), strict)).rounds.needed == (6, 6)
+
     def test_the_slowest_open_rule_sets_the_number(self) -> None:
         wide = {"id": "wide", "metric": "ttft", "quantile": 0.5, "max_ratio": 50.0}
         near = {"id": "near", "metric": "ttft", "quantile": 0.5, "max_ratio": 2.0}
