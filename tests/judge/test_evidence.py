@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from kvbench.judge.case import build_case
+from kvbench.judge.case import Ruling, build_case
 from kvbench.judge.evidence import RoundPair
 from kvbench.judge.evidence_rules import judge_evidence
 from kvbench.judge.judge import judge
@@ -90,6 +90,45 @@ class TestEvidence:
 
         assert (asked(8999).status, asked(8999).limit) == ("pass", 8999)
         assert asked(9001).status == "unknown"
+
+    def asked_for(self, least: int, pairs: list[RoundPair]) -> Ruling:
+        written = [{"id": "p", "metric": "promoted_tokens", "min": least}]
+        rulings = judge_evidence(build_case(comparison(pairs, rules(evidence=written, rounds=(3, 12)))))
+        return next(ruling for ruling in rulings if ruling.result.rule == "p")
+
+    @pytest.mark.parametrize("expected", [3000.0, 3001.0, 9000.0], ids=["as-many", "one-more", "far-more"])
+    def test_some_but_fewer_than_asked_for_refute_nothing(self, expected: float) -> None:
+        """9,000 in three rounds: whether `min` is reached depends on how many rounds there will be."""
+        pairs = good_pairs()
+        for place in range(3):
+            pairs = with_candidate(pairs, place, expected_sources={"disk": expected, "computed": 1000.0})
+        ruling = self.asked_for(9001, pairs)
+        assert ruling.result.status == "unknown"
+        assert ruling.result.text == (
+            "9,000 prompt tokens were promoted from disk; the tier was used, but 9,001 are asked for"
+        )
+        assert ruling.needed_units == (4, 4)
+        assert self.asked_for(20_000, pairs).needed_units == (7, 7)
+        assert self.asked_for(9000, pairs).result.status == "pass"
+
+    def test_none_of_fewer_than_asked_for_refute_the_tier_all_the_same(self) -> None:
+        """15,000 were to be expected so far and none came, whatever the rule asks for in the end."""
+        for least in (1, 50_000):
+            ruling = self.asked_for(least, self.without_promotions(5000.0))
+            assert ruling.result.status == "fail"
+            assert ruling.result.text.endswith("about 15,000: the tier does not work")
+            assert ruling.needed_units is None
+
+    @pytest.mark.parametrize(("expected", "status"), [(128, "unknown"), (2000, "unknown"), (2001, "fail")])
+    def test_so_few_that_the_prediction_may_err_by_them_refute_nothing(self, expected: int, status: str) -> None:
+        pairs = self.without_promotions(0.0)
+        for place in range(3):
+            told = {"device": 0.0, "host": 0.0, "disk": float(expected), "computed": 100_000.0 - expected}
+            pairs = with_candidate(pairs, place, expected_sources=told)
+        found = self.asked_for(1, pairs).result
+        assert found.status == status
+        if status == "unknown":
+            assert f"the workload hardly reaches the tier, about {3 * expected:,} (" in found.text
 
     def test_a_rule_may_name_another_source(self) -> None:
         written = [{"id": "p", "metric": "promoted_tokens", "source": "host", "min": 1}]
