@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kvbench.compare.round import RoundJob, record_round
 from kvbench.compare.stored import candidates, judge_rounds, read_round
 from kvbench.errors import Interrupted, KvbenchError, LoadError, RecordError
@@ -59,7 +61,7 @@ def carry_out(journal: Journal, view: LiveView) -> Verdict | None:
 
 
 def _record_group(journal: Journal, view: LiveView, rounds: dict[tuple[str, int], ArmRound], index: int) -> None:
-    """Record round `index` of every arm that lacks it; repeat the group while it is spoiled."""
+    """Record round `index` of every arm that lacks it; repeat what is spoiled of the group while anything is."""
     names = [arm.name for arm in journal.manifest.arms]
     while True:
         for name in order_of(names, index):
@@ -67,38 +69,62 @@ def _record_group(journal: Journal, view: LiveView, rounds: dict[tuple[str, int]
                 continue
             prove_only = any(round_.config_differences for round_ in rounds.values())
             rounds[name, index] = record_round(_job(journal, name, index, prove_only), journal, view)
-        findings = _spoiled(journal.manifest, rounds, index)
-        if not findings:
+        spoil = _spoiled(journal.manifest, rounds, index)
+        if spoil is None:
             return
         if journal.spoiled_attempts(index) >= MAX_REPEATS:
             if journal.manifest.kind == "run":  # nobody judges it, so it must not look as if it were whole
-                raise LoadError(f"round {index} was spoiled {MAX_REPEATS + 1} times: {'; '.join(findings)}")
+                because = "; ".join(spoil.because)
+                raise LoadError(f"round {index} was spoiled {MAX_REPEATS + 1} times: {because}")
             return
-        text = f"round {index} is repeated: {'; '.join(findings)}"
-        journal.mark_spoiled(index, findings)
+        text = f"round {index} is repeated: {'; '.join(spoil.because)}"
+        kept = [name for name in names if name not in spoil.arms]
+        if kept:
+            text += f"; not in {', '.join(kept)}, where a repeat would hide something"
+        journal.mark_spoiled(index, spoil.because, spoil.arms)
         journal.warn(text)
         view.note(text)
-        for name in names:
+        for name in spoil.arms:
             rounds.pop((name, index), None)
 
 
-def _spoiled(manifest: Manifest, rounds: dict[tuple[str, int], ArmRound], index: int) -> list[str]:
-    """Why the rounds at `index` do not count, as sentences; findings of kinds that pass.
+@dataclass(frozen=True)
+class _Spoil:
+    """Arms whose round is to be repeated, and why: findings of kinds that pass, as sentences."""
 
-    All arms are repeated together, so none is while any candidate's pair shows what a repeat would hide.
+    arms: tuple[str, ...]
+    because: list[str]
+
+
+def _spoiled(manifest: Manifest, rounds: dict[tuple[str, int], ArmRound], index: int) -> _Spoil | None:
+    """What of the rounds at `index` does not count and is to be repeated.
+
+    The baseline is repeated with every candidate that nothing has to be kept of. A candidate's round that shows
+    what a repeat would hide stays and is paired with the baseline's repeat, so that it neither goes free nor takes
+    the repeat from the others. What happened to the baseline itself shows in every pair: then nothing is repeated.
     """
     baseline = manifest.arms[0].name
     if manifest.kind == "run":
-        return list(rounds[baseline, index].load_faults)
+        faults = list(rounds[baseline, index].load_faults)
+        return _Spoil((baseline,), faults) if faults else None
     judged = (manifest.rules, manifest.workload)
     pairs = [
         RoundPair(index, rounds[baseline, index], rounds[candidate, index])
         for candidate in candidates(manifest)
         if (baseline, index) in rounds and (candidate, index) in rounds
     ]
-    if any(unforgiven(pair, *judged) for pair in pairs):
-        return []
-    return list(dict.fromkeys(finding.text for pair in pairs for finding in spoiled(pair, *judged)))
+    free = [pair for pair in pairs if not unforgiven(pair, *judged)]
+    if len(free) < len(pairs) and _inseparable(manifest, rounds):
+        return None
+    because = list(dict.fromkeys(finding.text for pair in free for finding in spoiled(pair, *judged)))
+    return _Spoil((baseline, *(pair.candidate.arm for pair in free)), because) if because else None
+
+
+def _inseparable(manifest: Manifest, rounds: dict[tuple[str, int], ArmRound]) -> bool:
+    """Whether the arms are repeated together or not at all: attached servers get a schedule of their own for it,
+    and no load is driven any more once an arm is not what was asked for."""
+    attached = any(arm.profile.engine.kind == "attached" for arm in manifest.arms)
+    return attached or any(round_.config_differences for round_ in rounds.values())
 
 
 def _job(journal: Journal, name: str, index: int, prove_only: bool) -> RoundJob:

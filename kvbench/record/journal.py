@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from kvbench.record.manifest import Manifest, RoundRecord
@@ -27,9 +28,14 @@ class Journal:
         """Append a round."""
         self._update(rounds=[*self.manifest.rounds, record])
 
-    def mark_spoiled(self, index: int, because: list[str]) -> None:
-        """The rounds of every arm at `index` do not count; they are kept on disk under another name."""
-        for arm in {r.arm for r in self.manifest.rounds if r.index == index and r.state == "done"}:
+    def mark_spoiled(self, index: int, because: list[str], arms: Collection[str] | None = None) -> None:
+        """The rounds of these arms (None: of every arm) at `index` do not count; they are kept on disk under
+        another name."""
+
+        def spoiled(record: RoundRecord) -> bool:
+            return record.index == index and record.state == "done" and (arms is None or record.arm in arms)
+
+        for arm in {record.arm for record in self.manifest.rounds if spoiled(record)}:
             self.run.set_spoiled_aside(arm, index)
         if any(arm.profile.engine.kind == "attached" for arm in self.manifest.arms):
             self.run.set_schedule_aside(
@@ -37,9 +43,7 @@ class Journal:
             )  # its prefixes are known to the servers, so it cannot be played again
         self._update(
             rounds=[
-                r.model_copy(update={"state": "spoiled", "spoiled_because": because})
-                if r.index == index and r.state == "done"
-                else r
+                r.model_copy(update={"state": "spoiled", "spoiled_because": because}) if spoiled(r) else r
                 for r in self.manifest.rounds
             ]
         )
