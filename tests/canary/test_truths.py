@@ -203,6 +203,21 @@ class TestBuckets:
         assert "bucket edges" in rule(verdict, "sustained").text
 
 
+class TestSeveralBounds:
+    def test_of_one_rule_share_its_level_as_two_rules_share_that_of_all(self) -> None:
+        def found(*asked: dict[str, object]) -> RuleResult:
+            return rule(judge_canary(candidate(Truth(slow=lambda t: 0.2), asked=rules(*asked))), "p99")
+
+        budget = {**P99, "max": 2.5}
+        one, both, two = found(budget), found({**budget, "max_ratio": 50}), found(budget, {**budget, "id": "other"})
+        assert (one.status, both.status) == ("fail", "fail")
+        assert one.ci is not None
+        assert both.ci == two.ci
+        assert both.ci is not None
+        assert both.ci[0] < one.ci[0]
+        assert both.ci[1] == one.ci[1]
+
+
 class TestOtherRules:
     @pytest.mark.parametrize(
         ("written", "status"),
