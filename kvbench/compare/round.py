@@ -90,7 +90,7 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
     raise_if_stopped()
     run = journal.run
     directory = run.round_directory(job.profile.name, job.index)
-    begun_before = run.set_spoiled_aside(job.profile.name, job.index) is not None
+    run.set_spoiled_aside(job.profile.name, job.index)
     directory.mkdir(parents=True)
     started = utc_now()
     calibration = calibrated(lambda text: _on_progress(view, text))
@@ -105,8 +105,6 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
         endpoint = engine.start(lambda text: _on_progress(view, text))
         effective = engine.effective()
         residue, unproven = residue_before(engine, endpoint, launch)
-        if begun_before and engine.kind == "attached":
-            unproven += ("that nothing of this round is cached: it was cut short before",)
         observed = None
         if not effective.differences and not job.prove_only:
             schedule = _schedule(job, journal, effective)
@@ -172,12 +170,9 @@ def _schedule(job: RoundJob, journal: Journal, effective: Effective) -> Schedule
 
 
 def _identity(job: RoundJob, journal: Journal) -> int:
-    """What the round's prefixes are derived from: its number, but for repeats at servers that were not restarted.
-
-    These still hold the prefixes of the attempt before.
-    """
-    attached = any(arm.profile.engine.kind == "attached" for arm in journal.manifest.arms)
-    return job.index + REPEATS_APART * job.attempt if attached else job.index
+    """What the round's prefixes are derived from: its number, and how many schedules were set aside because servers
+    that go on running had been sent them."""
+    return job.index + REPEATS_APART * journal.run.schedules_aside(job.index)
 
 
 def _baseline_facts(job: RoundJob, journal: Journal, effective: Effective) -> dict[str, float]:

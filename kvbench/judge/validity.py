@@ -21,7 +21,7 @@ from kvbench.judge.verdict import RuleResult
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
 
-__all__ = ["Checked", "check_validity", "spoiled", "unforgiven"]
+__all__ = ["Checked", "check_validity", "spoiled", "unforgiven", "unforgiven_alone"]
 
 BASELINE_EVENTS = {
     "died": FindingKind.DIED,
@@ -70,6 +70,13 @@ def unforgiven(pair: RoundPair, rules: Rules, workload: Workload) -> bool:
 
 
 def check_validity(comparison: Comparison) -> Checked:
+def unforgiven_alone(recorded: ArmRound, rules: Rules, workload: Workload) -> bool:
+    """The same of one round, whatever it is paired with."""
+    if recorded.events or leaked([recorded]):
+        return True
+    return not all(finding.passes for finding in _round_findings(recorded, rules, workload))
+
+
     """Run every check over all recorded pairs of rounds."""
     findings = [*_comparison_findings(comparison)]
     for pair in comparison.pairs:

@@ -10,7 +10,10 @@ from kvbench.errors import InputError
 from kvbench.spec.access import NO_ACCESS, Access, Api
 from kvbench.spec.crew import Crew
 
-__all__ = ["LoadPlan", "read_plan"]
+__all__ = ["PLAN_FILE", "LoadPlan", "read_plan"]
+
+PLAN_FILE = "load-plan.json"
+"""In `LoadPlan.out`. It is there before the first request is sent, and stays."""
 
 
 class LoadPlan(BaseModel):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvbench.errors import InputError, LoadError
-from kvbench.load.plan import LoadPlan
+from kvbench.load.plan import PLAN_FILE, LoadPlan
 from kvbench.record.atomic import write_text
 
 __all__ = ["LoadResult", "child_number", "run_load"]
@@ -65,7 +65,7 @@ def run_load(
 
 class _Driver:
     def __init__(self, plan: LoadPlan) -> None:
-        path = plan.out / "load-plan.json"
+        path = plan.out / PLAN_FILE
         write_text(path, plan.model_dump_json(indent=1) + "\n")
         self._log = plan.out / "load.log"
         alone = plan.crew.single

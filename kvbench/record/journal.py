@@ -56,6 +56,28 @@ class Journal:
         round_ = f"round {record.index} of {record.arm}"
         self.warn(f"{round_} was recorded again, because its tables were gone or damaged")
 
+    def begin_anew(self, index: int, keep: Collection[str] = ()) -> None:
+        """Have every arm but those of `keep` play round `index` again, with other prompts: a server that goes on
+        running was sent some of it and may still hold them. This is no repeat of a spoiled round. What there is
+        stays on disk."""
+        arms = [arm.name for arm in self.manifest.arms if arm.name not in keep]
+        # In this order, a kill between any two steps leaves what says that it is to be begun anew.
+        self.run.set_schedule_aside(index)
+        self._update(
+            rounds=[
+                r.model_copy(update={"state": "unpaired"})
+                if r.index == index and r.state == "done" and r.arm in arms
+                else r
+                for r in self.manifest.rounds
+            ]
+        )
+        self.warn(
+            f"round {index} was begun anew with other prompts: it had been cut short at a server that may still "
+            "hold what it was sent"
+        )
+        for arm in arms:
+            self.run.set_spoiled_aside(arm, index)
+
     def spoiled_attempts(self, index: int) -> int:
         """How often the pair at `index` has been spoiled."""
         counts: dict[str, int] = {}

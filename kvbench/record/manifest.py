@@ -86,8 +86,9 @@ class RoundRecord(RecordModel):
 
     arm: Name
     index: int
-    state: Literal["done", "spoiled", "lost"]
-    """Only what is done counts: a spoiled round was repeated, the tables of a lost one are gone or damaged."""
+    state: Literal["done", "spoiled", "lost", "unpaired"]
+    """Only what is done counts: a spoiled round was repeated, the tables of a lost one are gone or damaged, and an
+    unpaired one is whole, but another arm cannot play its schedule any more."""
     launch: str
     started_utc: str
     order: int

@@ -125,13 +125,21 @@ class RunDirectory:
         return target
 
     def set_schedule_aside(self, index: int) -> None:
-        """Rename the schedule of a spoiled round, so that a repeat makes its own."""
+        """Rename the schedule of a round that is to be played with other prompts, so that it gets a new one."""
         source = self.schedule_path(index)
-        number = 1
-        while (target := source.with_name(f"{source.stem}.spoiled-{number}.parquet")).exists():
-            number += 1
         if source.exists():
-            source.rename(target)
+            source.rename(self._schedule_aside(index, self.schedules_aside(index) + 1))
+
+    def schedules_aside(self, index: int) -> int:
+        """How many schedules round `index` has had before the one that it has or gets now."""
+        number = 0
+        while self._schedule_aside(index, number + 1).exists():
+            number += 1
+        return number
+
+    def _schedule_aside(self, index: int, number: int) -> Path:
+        path = self.schedule_path(index)
+        return path.with_name(f"{path.stem}.spoiled-{number}.parquet")
 
     def read_table(self, arm: str, index: int, name: str, schema: pa.Schema) -> pd.DataFrame:
         """A table of a round as pandas, columns as in `schema`; empty when it was never written.
