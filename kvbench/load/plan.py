@@ -45,8 +45,10 @@ class LoadPlan(BaseModel):
     """The same behind a text, as chat templates do."""
     past_secondary: dict[str, object] | None = None
     """Further fields of a request that is held out; None: this arm has no tier to hold it out of."""
-    drain_s: float = 30.0
-    """After the last phase, requests still under way get this long before they count as timed out."""
+    drain_s: float | None = None
+    """After the last phase, requests still under way get this long before they count as timed out. None: the time
+    that each of them is allowed, which the last one sent has used up one request time-out after the phase; whatever
+    is shorter makes errors of healthy answers."""
     connect_timeout_s: float = 10.0
     """For one TCP connection with its TLS handshake: three SYN retransmissions (1 + 2 + 4 s) and some room."""
     worker: int = 0

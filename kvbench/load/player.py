@@ -175,7 +175,8 @@ class Player:
 
     def _run(self) -> None:
         end_ns = self._zero_ns + int(self._schedule.duration_s * 1e9)
-        drained_ns = end_ns + int(self._plan.drain_s * 1e9)
+        drain_s = self._schedule.request_timeout_s if self._plan.drain_s is None else self._plan.drain_s
+        drained_ns = end_ns + int(drain_s * 1e9)
         while True:
             now_ns = self._send_due()
             self._leaving.at(now_ns)
@@ -185,9 +186,7 @@ class Player:
             if self._stopping:
                 self._abort_all(Failure("stopped", "the round was ended early"))
             elif now_ns >= drained_ns:
-                self._abort_all(
-                    Failure("timeout", f"still under way {self._plan.drain_s:g} s after the last phase")
-                )
+                self._abort_all(Failure("timeout", f"still under way {drain_s:g} s after the last phase"))
             if self._all_over(now_ns, end_ns):
                 return
             self._listen_until(self._next_moment_ns(end_ns if now_ns < end_ns else drained_ns), now_ns)

@@ -12,7 +12,7 @@ import pytest
 from kvbench.workload.prompts import PromptWriter
 from kvbench.workload.schedule import Schedule, Segment
 from tests.load import server as scripted
-from tests.load.play import play, request, schedule
+from tests.load.play import plan_for, play, request, schedule
 from tests.load.server import (
     DONE,
     SHORT,
@@ -171,6 +171,22 @@ def test_what_is_under_way_at_the_end_has_the_drain_time_and_then_counts_as_time
     assert time.monotonic() - begun < 3
     assert played.row(0)["error"] == "timeout: still under way 0.3 s after the last phase"
     assert played.row(0)["ended_s"] == pytest.approx(0.5, abs=0.3)
+
+
+def test_unless_said_what_is_under_way_at_the_end_has_the_time_that_every_request_has(tmp_path: Path) -> None:
+    """A shorter drain makes errors of answers that are as good as those before them."""
+
+    def long_for_the_first(sent: Request, peer: Peer) -> None:
+        (Normal(first_s=0.7) if sent.prompt == first else hang)(sent, peer)
+
+    first = PromptWriter((32, 255)).segment_ids(Segment(1, 20)).tolist()
+    with ScriptedServer(long_for_the_first) as server:
+        planned = schedule(request(0, 0.15), request(1, 0.15), for_s=0.2, timeout_s=1.2)
+        assert plan_for(server.url, tmp_path).drain_s is None
+        played = play(planned, server.url, tmp_path)
+    assert played.row(0)["status"] == "ok"
+    assert played.row(1)["error"] == "timeout: no answer yet"
+    assert played.row(1)["ended_s"] == pytest.approx(1.35, abs=0.3)
 
 
 def test_the_time_out_counts_from_the_intended_time(tmp_path: Path) -> None:

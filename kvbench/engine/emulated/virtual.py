@@ -32,8 +32,6 @@ __all__ = ["FROZEN_AFTER_S", "SimulatedRound", "simulate"]
 
 LEAD_S = 0.05
 """From the end of priming to time zero, as the load driver has it."""
-DRAIN_S = 30.0
-"""After the last phase, requests still under way get this long, as from the load driver."""
 FROZEN_AFTER_S = 60.0
 """Without a token for this long a round is ended, as `kvbench.compare.watch` does."""
 NOTICED_S = 1.0
@@ -176,8 +174,8 @@ class _Play:
             self._core.advance(moment_s, stop_at_finish=self._follows)
             if self._collect() and self._follows:
                 continue
-            if moment_s >= end_s + DRAIN_S or moment_s >= self._ends_s:
-                self._give_up(moment_s, ended_early=moment_s >= self._ends_s)
+            if moment_s >= self._ends_s:
+                self._give_up(moment_s)
                 return
             if moment_s == scrape_s:
                 self._scrapes.look_in_time(moment_s, requests=self._number, away=self._away(moment_s))
@@ -279,10 +277,9 @@ class _Play:
         self._ends_s = ends_s
         self._events.append(event)
 
-    def _give_up(self, now_s: float, *, ended_early: bool) -> None:
-        why = "stopped: the round was ended early" if ended_early else "timeout: still under way after the round"
+    def _give_up(self, now_s: float) -> None:
         for sent in list(self._sent.values()):
-            self._fail(sent, why, now_s)
+            self._fail(sent, "stopped: the round was ended early", now_s)
 
     # -- answers ----------------------------------------------------------------------------------------------
 

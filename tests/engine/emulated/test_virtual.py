@@ -97,6 +97,28 @@ def test_sessions_and_closed_loops_follow_the_answers() -> None:
         assert ((sent["sent_s"] <= at_s) & (sent["ended_s"] > at_s)).sum() <= 2
 
 
+def test_the_end_of_a_round_cuts_off_no_answer_before_its_own_time_out() -> None:
+    """Given answers that take 40 s, then those sent in the last seconds are as whole as the others."""
+    arm = a_profile(blocks=400)
+    slow = arm.engine.emulation.model_copy(
+        update={"costs": arm.engine.emulation.costs.model_copy(update={"step": 0.1})}
+    )
+    long = {"suffix_tokens": 32, "output_tokens": 400}
+
+    def answers(timeout_s: float) -> pd.DataFrame:
+        planned = a_schedule(
+            classes={"long": long}, arrivals={"process": "constant", "rate": 0.5}, request_timeout=timeout_s
+        )
+        return measured(simulate(planned, arm, emulation=slow))
+
+    whole = answers(120.0)
+    assert set(whole["status"]) == {"ok"}
+    assert whole["ended_s"].max() > 20 + 30
+    cut = answers(35.0)
+    assert set(cut["status"]) == {"error"}
+    assert (cut["ended_s"] - cut["intended_s"]).to_numpy() == pytest.approx(35.0)
+
+
 def test_a_scrape_of_the_server_says_what_the_tables_say() -> None:
     """Given any state of the counters, then parsing the exposition gives the canonical samples of virtual time."""
     for arm in (a_profile(), a_profile(40, 60), a_profile(**TIERED)):
