@@ -115,9 +115,10 @@ class Figures:
 
     def begin(self) -> None:
         """Time zero: what came before does not count."""
-        self.events = self.token_events = 0
+        self.events = self.token_events = self.multi_token_events = self.uncounted_outputs = 0
         self.doubts_ns = array("q")
         self._clock.lags_ns = []
+        self._read_lags, self._doubts = LagHistogram(), LagHistogram()
         self._unstamped_before = self._clock.unstamped
         self._cpu_before_s = time.process_time()
         self._begun_ns = self._clock.now_ns()

@@ -302,9 +302,8 @@ class Player:
         self._changed = True
         self._taken.over(exchange)
         turn = self._running.pop(exchange.id)
-        told = exchange.status == 200
-        reader = CompletionReader(exchange.chunks if told else (), exchange.times_ns if told else ())
-        reading = _Reading(turn, exchange, reader)
+        chunks, times_ns = (exchange.chunks, exchange.times_ns) if exchange.status == 200 else ([], [])
+        reading = _Reading(turn, exchange, CompletionReader(chunks, times_ns, exchange.sent_ns or 0))
         if self._agenda.has_followers(turn):
             self._desk.appendleft(reading)  # the next turn waits for what it says
             return

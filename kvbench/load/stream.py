@@ -52,12 +52,13 @@ class Completion:
 class CompletionReader:
     """Reads the chunks of one body, each with the time it was received."""
 
-    def __init__(self, chunks: Sequence[bytes], times_ns: Sequence[int]) -> None:
+    def __init__(self, chunks: Sequence[bytes], times_ns: Sequence[int], sent_ns: int = 0) -> None:
+        """`sent_ns`: before it nothing of the answer can have come."""
         self._chunks = chunks
         self._times_ns = times_ns
         self._next = 0
         self._decoder = EventDecoder()
-        self._carriers = Carriers()
+        self._carriers = Carriers(sent_ns)
         self._ids = array("q")
         self._text: list[str] = []
         self._finish_reason: str | None = None
@@ -133,6 +134,8 @@ class CompletionReader:
             for payload in self._decoder.feed(chunk):
                 payloads.append(payload)
                 times.append(at_ns)
+            if not self._decoder.idle:
+                self._carriers.torn_ns.add(at_ns)
         if _DONE in payloads:
             self._done = True
             del payloads[payloads.index(_DONE) :]

@@ -5,7 +5,7 @@ count, else its running usage, else the final usage spread over the events that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 __all__ = ["Carriers", "Placed", "place_tokens"]
@@ -14,9 +14,13 @@ __all__ = ["Carriers", "Placed", "place_tokens"]
 class Carriers:
     """The events that may carry tokens, by column: an object for each would cost more than all the rest."""
 
-    __slots__ = ("at_ns", "counted", "ids", "text")
+    __slots__ = ("at_ns", "counted", "ids", "since_ns", "text", "torn_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, since_ns: int) -> None:
+        self.since_ns = since_ns
+        """Before this none of them can have come: when the request was sent."""
+        self.torn_ns: set[int] = set()
+        """Times of reads that ended in the middle of an event."""
         self.at_ns: list[int] = []
         self.ids: list[int | None] = []
         """Token ids in each; None: the field is not there or null."""
@@ -38,8 +42,9 @@ class Placed(NamedTuple):
     events: int
     """Events that carried tokens."""
     doubts_ns: list[int]
-    """One entry for each event that was read together with the next one, and so has that one's time: how far off
-    its time can be. It came after the event before them, hence at most by the gap to that."""
+    """One entry for each event that was read together with the next one, or with a part of it, and so may have that
+    one's time: how far off its time can be. It came after the read before, hence at most by the gap to the event in
+    that, or by the whole time since the request was sent."""
 
 
 def place_tokens(carriers: Carriers, total: int | None) -> Placed:
@@ -47,18 +52,19 @@ def place_tokens(carriers: Carriers, total: int | None) -> Placed:
     if not carriers.at_ns:
         return Placed([], 0, True, None, 0, [])
     if any(carriers.ids):
-        return _placed(carriers.at_ns, [ids or 0 for ids in carriers.ids])
+        return _placed(carriers, [ids or 0 for ids in carriers.ids])
     if carriers.counted.count(None) < len(carriers.counted):
-        return _placed(carriers.at_ns, _differences(carriers.counted, total))
+        return _placed(carriers, _differences(carriers.counted, total))
     if total is not None:
-        return _placed(carriers.at_ns, _spread(carriers.text, total))
+        return _placed(carriers, _spread(carriers.text, total))
     first = next((at_ns for at_ns, text in zip(carriers.at_ns, carriers.text, strict=True) if text), None)
     return Placed([], 0, False, first, 0, [])
 
 
-def _placed(at_ns: list[int], counts: Sequence[int]) -> Placed:
+def _placed(carriers: Carriers, counts: Sequence[int]) -> Placed:
+    at_ns = carriers.at_ns
     if counts.count(1) == len(counts):  # nearly always
-        return Placed(at_ns, 0, True, at_ns[0], len(at_ns), _doubts(at_ns))
+        return Placed(at_ns, 0, True, at_ns[0], len(at_ns), _doubts(at_ns, carriers))
     times: list[int] = []
     at: list[int] = []
     multi = 0
@@ -67,18 +73,16 @@ def _placed(at_ns: list[int], counts: Sequence[int]) -> Placed:
         multi += count > 1
         if count:
             at.append(one_ns)
-    return Placed(times, multi, True, times[0] if times else None, len(at), _doubts(at))
+    return Placed(times, multi, True, times[0] if times else None, len(at), _doubts(at, carriers))
 
 
-def _doubts(at_ns: Sequence[int]) -> list[int]:
-    times = set(at_ns)
-    if len(times) == len(at_ns):
+def _doubts(at_ns: Sequence[int], carriers: Carriers) -> list[int]:
+    times, torn_ns = set(at_ns), carriers.torn_ns
+    if len(times) == len(at_ns) and not torn_ns:
         return []  # nearly always
-    distinct = sorted(times)
-    gaps = [later - earlier for earlier, later in pairwise(distinct)]
-    # Before the first events there is no other: the gap that follows has to do for them.
-    before = dict(zip(distinct, [*gaps[:1], *gaps] or [0], strict=True))
-    return [before[time_ns] for time_ns, next_ns in pairwise(at_ns) if time_ns == next_ns]
+    since = {later: max(0, later - earlier) for earlier, later in pairwise([carriers.since_ns, *sorted(times)])}
+    followed = zip_longest(at_ns, at_ns[1:])
+    return [since[time_ns] for time_ns, next_ns in followed if time_ns == next_ns or time_ns in torn_ns]
 
 
 def _differences(totals: Sequence[int | None], total: int | None) -> list[int]:

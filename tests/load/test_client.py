@@ -22,6 +22,7 @@ from tests.load import server as scripted
 from tests.load.play import play, request, schedule
 from tests.load.server import (
     DONE,
+    HEAD,
     SHORT,
     Behaviour,
     Hangup,
@@ -381,3 +382,17 @@ def test_answers_that_end_together_are_looked_into_one_by_one_and_none_is_lost(
         client.close()
     assert [exchange.failure for exchange in exchanges] == [None] * 3
     assert [exchange.chunks[-1] for exchange in exchanges] == [DONE] * 3
+
+
+def test_an_answer_that_came_in_one_read_states_how_far_off_its_times_can_be(tmp_path: Path) -> None:
+    def at_once(request: Request, peer: Peer) -> None:
+        time.sleep(0.05)
+        body = b"".join(scripted.completion_events(request))
+        peer.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    with ScriptedServer(at_once) as server:
+        played = play(schedule(request(0)), server.url, tmp_path)
+    row = played.row(0)
+    assert played.figures["merged_events_share"] == 0.75
+    assert played.figures["timestamp_error_p99_s"] == pytest.approx(row["first_token_s"] - row["sent_s"], rel=0.05)
+    assert played.figures["timestamp_error_p99_s"] > 0.05

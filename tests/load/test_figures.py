@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from kvbench.load.clock import Clock
 from kvbench.load.figures import Figures, LagHistogram
+from kvbench.load.stream import Completion
+from kvbench.load.tokens import Placed
 
 
 @given(st.lists(st.integers(200, 10**10), min_size=1, max_size=200), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
@@ -42,6 +44,25 @@ def test_a_collection_of_garbage_is_a_pause_that_is_told() -> None:
     assert 0 < pause_s < 10
     figures.end()
     assert gc.callbacks == before
+
+
+def an_answer(placed: Placed) -> Completion:
+    return Completion(placed, None, "", "length", 1, None, placed.events, None)
+
+
+def test_what_came_before_time_zero_does_not_count() -> None:
+    """Given answers that primed the tiers, merged and read late, then the round begins with none of that."""
+    clock = Clock()
+    figures = Figures(clock)
+    for _ in range(40):
+        clock.lags_ns.append(np.array([3_000_000_000], np.int64))
+        figures.answered(an_answer(Placed([5, 5], 1, True, 5, 2, [90_000_000])), failed=False)
+    figures.begin()
+    figures.answered(an_answer(Placed([5, 6], 0, True, 5, 2, [])), failed=False)
+    told = figures.summary()
+    assert (told["merged_events_share"], told["multi_token_events"], told["read_lag_max_s"]) == (0.0, 0.0, None)
+    assert told["timestamp_error_p99_s"] == 0.0
+    figures.end()
 
 
 def test_cpu_and_steal_are_told_per_second_of_the_round() -> None:

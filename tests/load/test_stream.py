@@ -145,9 +145,24 @@ def test_events_of_one_read_share_its_time_and_the_doubt_is_the_gap_to_the_event
     assert (placed.events, placed.doubts_ns) == (5, [600, 600])
 
 
-def test_the_first_events_doubt_is_the_gap_that_follows() -> None:
-    completion = read(token_event([1]) + token_event([2]), token_event([3], "stop") + DONE)
-    assert completion.placed.doubts_ns == [1000]
+def doubts(chunks: list[bytes], times_ns: list[int], sent_ns: int) -> list[int]:
+    reader = CompletionReader(chunks, times_ns, sent_ns)
+    assert reader.step()
+    return reader.completion().placed.doubts_ns
+
+
+def test_the_first_events_may_have_come_at_any_time_since_the_sending() -> None:
+    """Nothing was read before them: in an answer that was read whole no time is certain but its end."""
+    first, last = token_event([1]) + token_event([2]), token_event([3], "stop") + DONE
+    assert doubts([first, last], [1000, 2000], sent_ns=400) == [600]
+    assert doubts([first + last], [1000], sent_ns=400) == [600, 600]
+
+
+def test_an_event_that_was_read_with_the_beginning_of_the_next_may_have_come_before_it() -> None:
+    one, two, three = token_event([1]), token_event([2]), token_event([3], "stop")
+    assert doubts([one, two, three[:9], three[9:], DONE], [100, 700, 700, 800, 900], sent_ns=50) == [600]
+    assert doubts([one + two[:9], two[9:], three + DONE], [300, 500, 600], sent_ns=50) == [250]
+    assert doubts([one, two[:9], two[9:], three + DONE], [100, 200, 300, 400], sent_ns=50) == []
 
 
 def test_the_closing_events_of_an_answer_are_no_reason_for_doubt() -> None:
