@@ -28,6 +28,7 @@ class FindingKind(StrEnum):
     CONTENTION = "host-contention"
     SWAP = "host-swap"
     CLIENT_LATE = "client-late"
+    CLIENT_LIMIT = "client-limit"
     SCHEDULE = "schedule-not-kept"
     OFFERED_LOAD = "offered-load-differs"
     PROMPT_TOKENS = "prompt-tokens-differ"
@@ -43,6 +44,7 @@ PASSES = frozenset(
     {
         FindingKind.WORKER,
         FindingKind.CLIENT_LATE,
+        FindingKind.CLIENT_LIMIT,
         FindingKind.SCHEDULE,
         FindingKind.SCRAPE_GAP,
         FindingKind.CONTENTION,
@@ -81,7 +83,12 @@ _WORDS = {
     FindingKind.WORKER: ("every worker played its share and delivered its rows", "{what}"),
     FindingKind.CLIENT_LATE: (
         "the client kept to its times",
-        "the client sent late, p99 {what}; the host is too busy or the load too high for one client",
+        "the client {what}; the host is too busy or the load too high for one client",
+    ),
+    FindingKind.CLIENT_LIMIT: (
+        "the client had a socket for every request",
+        "the client's own host had no socket for {what}; allow more open files (`ulimit -Hn`) and local ports "
+        "(net.ipv4.ip_local_port_range), or take workers on further machines",
     ),
     FindingKind.SCHEDULE: ("all that was scheduled was sent", "{what} were never sent"),
     FindingKind.OFFERED_LOAD: (

@@ -13,7 +13,7 @@ from kvbench.judge.phases import measured_seconds, within_measured
 from kvbench.judge.verdict import Instrument
 from kvbench.spec.workload import Workload
 
-__all__ = ["contention_cores", "followed", "instrument", "scrape_coverage", "send_lag_p99"]
+__all__ = ["contention_cores", "followed", "instrument", "scrape_coverage", "send_lag_max", "send_lag_p99"]
 
 _OF_THE_DRIVER = (
     "merged_events_share",
@@ -38,6 +38,12 @@ def followed(recorded: ArmRound) -> tuple[int, float | None]:
     """Measured requests that were sent after an answer they had to wait for (later turns, side branches, closed
     loops), and the p99 of their send lag: it counts from that answer's end plus think time, since to wait is not to
     be late.
+def send_lag_max(recorded: ArmRound) -> float | None:
+    """The largest of the same lags."""
+    lags = _lags(recorded)
+    return float(lags.max()) if len(lags) else None
+
+
     """
     lags = _lags(recorded, "previous turn")
     return len(lags), _p99(lags)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from kvbench.judge import wording
 from kvbench.judge.canaries import leaked
+from kvbench.judge.client import lateness, without_socket
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.findings import NOT_PROVEN, Finding, FindingKind, clean, uncounted
-from kvbench.judge.instrument import contention_cores, scrape_coverage, send_lag_p99, swap_growth, swap_moved
+from kvbench.judge.instrument import contention_cores, scrape_coverage, swap_growth, swap_moved
 from kvbench.judge.integrity import clock_faults, identity_faults, source_faults, sources_checked
 from kvbench.judge.lengths import lengths
 from kvbench.judge.offered import load_differences, never_sent, prompt_differences
@@ -69,7 +70,6 @@ def unforgiven(pair: RoundPair, rules: Rules, workload: Workload) -> bool:
     return not all(finding.passes for finding in _pair_findings(pair, rules, workload))
 
 
-def check_validity(comparison: Comparison) -> Checked:
 def unforgiven_alone(recorded: ArmRound, rules: Rules, workload: Workload) -> bool:
     """The same of one round, whatever it is paired with."""
     if recorded.events or leaked([recorded]):
@@ -77,6 +77,7 @@ def unforgiven_alone(recorded: ArmRound, rules: Rules, workload: Workload) -> bo
     return not all(finding.passes for finding in _round_findings(recorded, rules, workload))
 
 
+def check_validity(comparison: Comparison) -> Checked:
     """Run every check over all recorded pairs of rounds."""
     findings = [*_comparison_findings(comparison)]
     for pair in comparison.pairs:
@@ -160,7 +161,8 @@ def _round_findings(recorded: ArmRound, rules: Rules, workload: Workload) -> lis
         findings.append(found(FindingKind.INCOMPLETE, "it has no requests"))
     findings += [found(FindingKind.RESET, name, wording.value(at, "s")) for name, at in recorded.counters.resets()]
     checks: tuple[tuple[FindingKind, Callable[[], Sequence[str]]], ...] = (
-        (FindingKind.CLIENT_LATE, lambda: _client_late(recorded, rules)),
+        (FindingKind.CLIENT_LATE, lambda: lateness(recorded, rules, workload)),
+        (FindingKind.CLIENT_LIMIT, lambda: without_socket(recorded)),
         (FindingKind.SCHEDULE, lambda: never_sent(recorded, workload)),
         (FindingKind.PROMPT_TOKENS, lambda: prompt_differences(recorded, rules.validity.token_mismatch)),
         (FindingKind.SOURCES, lambda: [*source_faults(recorded), *identity_faults(recorded)]),
@@ -170,13 +172,6 @@ def _round_findings(recorded: ArmRound, rules: Rules, workload: Workload) -> lis
         (FindingKind.CLOCK, lambda: clock_faults(recorded)),
     )
     return findings + [found(kind, what) for kind, check in checks for what in check()]
-
-
-def _client_late(recorded: ArmRound, rules: Rules) -> list[str]:
-    lag, budget = send_lag_p99(recorded), rules.validity.send_lag_p99
-    if lag is None or lag <= budget:
-        return []
-    return [f"{wording.value(lag, 's')} after the intended time, {wording.value(budget, 's')} allowed"]
 
 
 def _scrape_gap(recorded: ArmRound, rules: Rules) -> list[str]:

@@ -21,7 +21,7 @@ from kvbench.load.clock import Clock
 from kvbench.load.connection import STREAM_READ_BYTES, Connection
 from kvbench.load.exchange import Exchange
 from kvbench.load.framing import SHORTEST
-from kvbench.load.outcome import Failure
+from kvbench.load.outcome import CLIENT_LIMIT, Failure, no_connection
 from kvbench.load.target import Target
 
 __all__ = ["Client"]
@@ -69,7 +69,7 @@ class Client:
         self._ending: deque[Connection] = deque()
         """Connections whose answer may be over, in the order of arrival."""
         self._address = 0
-        self._failed_addresses: dict[int, int] = {}
+        self._failed_addresses: dict[int, list[Failure]] = {}
         self._pieces_of_closed = 0
         self._deadlines: list[tuple[int, int, Exchange, bool]] = []
         self._sequence = 0
@@ -278,14 +278,15 @@ class Client:
     def connect_failed(self, connection: Connection, exchange: Exchange, failure: Failure) -> None:
         """Try the name's next address, if it has one that this exchange has not tried."""
         self._forget(connection)
-        tried = self._failed_addresses.get(exchange.id, 0) + 1
-        if tried < len(self._target.addresses):
-            self._failed_addresses[exchange.id] = tried
+        failures = self._failed_addresses.setdefault(exchange.id, [])
+        failures.append(failure)
+        if len(failures) < len(self._target.addresses):
             self._address = (self._address + 1) % len(self._target.addresses)
             self._dispatch(exchange)
             return
         exchange.over_ns = self.clock.now_ns()
-        self._finish(exchange, failure)
+        # This host may have no address of one kind, such as of IPv6, while the server is away at the other.
+        self._finish(exchange, next((each for each in failures if each.cause != CLIENT_LIMIT), failure))
 
     def stale(self, connection: Connection, exchange: Exchange) -> None:
         self._forget(connection)
@@ -314,7 +315,7 @@ class Client:
             connection = Connection(self, address, self.clock)
         except OSError as error:  # out of file descriptors, most likely
             exchange.over_ns = self.clock.now_ns()
-            self._finish(exchange, Failure("connect", error.strerror or str(error)))
+            self._finish(exchange, no_connection(error))
             return
         self.connections_opened += 1
         self._connections[connection.fd] = connection

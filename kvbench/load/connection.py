@@ -19,7 +19,7 @@ from kvbench.load.clock import ANCILLARY_BYTES, Clock, ask_for_receive_times
 from kvbench.load.exchange import Exchange
 from kvbench.load.framing import READS_AT_ONCE, Framing, FramingError, UntilClose
 from kvbench.load.head import HeadError, HeadReader
-from kvbench.load.outcome import Failure
+from kvbench.load.outcome import Failure, no_connection
 
 __all__ = ["STREAM_READ_BYTES", "Address", "Connection", "Owner"]
 
@@ -333,9 +333,7 @@ class Connection:
         self.exchange = None
         self.close()
         if exchange:
-            refused = error.errno == errno.ECONNREFUSED
-            reason = error.strerror or str(error)
-            self.owner.connect_failed(self, exchange, Failure("refused" if refused else "connect", reason))
+            self.owner.connect_failed(self, exchange, no_connection(error))
 
     def _over(self, failure: Failure | None, *, keep: bool = False, closed: bool = False) -> None:
         """The exchange ends with the latest read, or with the end of the connection."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["CAUSES", "Cause", "Failure", "Status", "encodable"]
+__all__ = ["CAUSES", "CLIENT_LIMIT", "Cause", "Failure", "Status", "encodable", "no_connection"]
 
 Status = Literal["ok", "error", "unsent", "aborted"]
 """`unsent`: its time came after the round was over (a later turn, or a closed loop's surplus); not a failure.
@@ -15,6 +16,7 @@ of what came until then, and no output digest."""
 Cause = Literal[
     "refused",
     "connect",
+    "client_limit",
     "timeout",
     "http_status",
     "stream_broken",
@@ -28,6 +30,7 @@ Cause = Literal[
 CAUSES: dict[Cause, str] = {
     "refused": "nobody listens at the server's address",
     "connect": "no connection to the server could be made",
+    "client_limit": "the client's own host had no socket or port left for the request",
     "timeout": "the answer was not over within the time allowed",
     "http_status": "the server answered with a status other than 200",
     "stream_broken": "the answer ended before it was complete",
@@ -42,6 +45,14 @@ if set(CAUSES) != set(get_args(Cause)):
     raise AssertionError("every cause has its words, and every text its cause")
 
 
+CLIENT_LIMIT: Cause = "client_limit"
+"""Says nothing about the server: a measurement with such a row cannot be trusted."""
+
+_OWN_LIMITS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
+"""What socket(2) and connect(2) say when this process or this host is at its end: of descriptors, of local ports to
+that server, of memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a request failed: a cause and what was seen."""
@@ -51,6 +62,16 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.cause}: {encodable(self.detail)}"
+
+
+def no_connection(error: OSError) -> Failure:
+    """Why no connection to the server came about."""
+    cause: Cause = "connect"
+    if error.errno == errno.ECONNREFUSED:
+        cause = "refused"
+    elif error.errno in _OWN_LIMITS:
+        cause = CLIENT_LIMIT
+    return Failure(cause, error.strerror or str(error))
 
 
 def encodable(text: str) -> str:

@@ -17,12 +17,15 @@ from tests.judge.change import (
     both_edited,
     candidate_edited,
     died,
+    fail,
     late,
     setting,
     unsent,
     with_baseline,
     with_candidate,
 )
+
+NO_SOCKET = "client_limit: Too many open files"
 
 RUNS: dict[FindingKind, Callable[[], Comparison]] = {
     FindingKind.CONFIG: lambda: comparison(with_candidate(good_pairs(), 0, config_differences=("no host tier",))),
@@ -49,6 +52,9 @@ RUNS: dict[FindingKind, Callable[[], Comparison]] = {
         with_candidate(good_pairs(), 1, load_faults=("worker 2 died",), complete=False)
     ),
     FindingKind.CLIENT_LATE: lambda: comparison(candidate_edited(late)),
+    FindingKind.CLIENT_LIMIT: lambda: comparison(
+        with_candidate(good_pairs(), 1, requests=fail(good_pairs()[1].candidate.requests, slice(0, 3), NO_SOCKET))
+    ),
     FindingKind.SCHEDULE: lambda: comparison(both_edited(unsent)),
     FindingKind.OFFERED_LOAD: lambda: comparison(candidate_edited(setting("intended_s", 99.0, 3))),
     FindingKind.PROMPT_TOKENS: lambda: comparison(candidate_edited(setting("prompt_tokens_engine", 1001, 7))),
@@ -109,6 +115,7 @@ class TestTexts:
                 FindingKind.CLIENT_LATE,
                 "round 2 of tiered: the client sent late, p99 50 ms after the intended time, 20 ms",
             ),
+            (FindingKind.CLIENT_LIMIT, "had no socket for 3 of 400 requests (Too many open files); allow more"),
             (FindingKind.SCHEDULE, "round 2 of base: 1 of 400 scheduled requests were never sent"),
             (
                 FindingKind.PROMPT_TOKENS,
@@ -159,8 +166,8 @@ class TestSpoiledPairs:
 
     def test_what_passes(self) -> None:
         assert {kind.value for kind in PASSES} == {
-            "worker-lost", "client-late", "schedule-not-kept", "scrape-gap", "host-contention", "host-swap",
-            "clock-jump",
+            "worker-lost", "client-late", "client-limit", "schedule-not-kept", "scrape-gap", "host-contention",
+            "host-swap", "clock-jump",
         }  # fmt: skip
 
     def test_a_dying_engine_is_not_forgiven_for_what_it_spoils(self) -> None:

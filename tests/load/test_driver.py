@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvbench.errors import InputError, LoadError
+from kvbench.judge.client import lateness
 from kvbench.load.recorder import read_part
 from kvbench.load.run import run_load
 from kvbench.spec.access import Access
 from kvbench.workload.schedule import Schedule, Segment
 from kvbench.workload.storage import write_schedule
+from tests.judge.build import arm_round, rules, workload
 from tests.load.play import plan_for, request, schedule
 from tests.load.server import Normal, Peer, Request, ScriptedServer
 
@@ -134,6 +136,27 @@ def test_it_does_not_outlive_whoever_holds_its_stdin(tmp_path: Path) -> None:
         assert process.stdin
         process.stdin.close()
         assert process.wait(5) == 143
+
+
+def test_standing_still_while_an_answer_comes_shows_in_how_late_it_was_read(tmp_path: Path) -> None:
+    """Given nothing that was due meanwhile, then the send lag says nothing of the two seconds."""
+    planned = schedule(request(0, output_tokens=300), for_s=0.2)
+    with (
+        ScriptedServer(Normal(gap_s=0.01)) as server,
+        started_driver(planned, server.url, tmp_path) as process,
+    ):
+        while not server.requests:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2.0)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(20) == 0
+    figures = json.loads((tmp_path / "load.json").read_text())
+    rows, tokens = (pq.read_table(tmp_path / f"{name}.parquet").to_pandas() for name in ("requests", "tokens"))
+    recorded = arm_round("base", 1, rows, tokens, load=figures)
+    (what,) = lateness(recorded, rules(validity={"send_lag_p99": "500ms"}), workload())
+    assert what.startswith("stood still: part of an answer was read ")
 
 
 def test_killed_it_loses_at_most_the_last_two_seconds(tmp_path: Path) -> None:
