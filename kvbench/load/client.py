@@ -1,8 +1,9 @@
 """The streaming client: one selector loop over all sockets, a pool that grows as needed, deadlines.
 
 Requests go out when they are handed over, on an idle connection or a new one: there is no limit and no queue. No
-proxies, no redirects, and no retries but one: a kept-alive connection that the server closed before any byte of the
-answer is replaced once, and that is counted. To be used from one thread; only `wake` may be called from others.
+proxies, no redirects, and no retries but one: a kept-alive connection that the server closed before it can have
+seen the request is replaced once, and that is counted. To be used from one thread; only `wake` may be called from
+others.
 """
 
 from __future__ import annotations

@@ -27,6 +27,10 @@ READ_BYTES = 65536
 STREAM_READ_BYTES = 4096
 """While an answer streams; memory for it is had faster. Where that was not all, the rest is read at once."""
 SHOWN = 200
+CROSSED_NS = 100_000_000
+"""A server's close that crossed the request on its way is noticed a round trip after the sending. This much more is
+for one turn of a busy server's event loop, in which it may close what it has not read; what comes later is an
+answer: the request was there, and was not served."""
 
 
 class Address:
@@ -57,7 +61,7 @@ class Owner(Protocol):
     def connect_failed(self, connection: Connection, exchange: Exchange, failure: Failure) -> None: ...
 
     def stale(self, connection: Connection, exchange: Exchange) -> None:
-        """A kept-alive connection was closed by the server before any byte of the answer."""
+        """A kept-alive connection was closed by the server just when the request went out."""
 
     def idle_closed(self, connection: Connection) -> None:
         """The server closed (or spoke on) a connection that carried nothing."""
@@ -73,6 +77,9 @@ class Connection:
         self.connected = False
         self.connect_by_ns = 0
         """When connecting is given up; kept here for the client."""
+        self._connect_ns = 0
+        self._round_trip_ns = 0
+        """What the TCP handshake took."""
         self.reused = False
         self.exchange: Exchange | None = None
         self.pieces = 0
@@ -117,6 +124,7 @@ class Connection:
         """Begin to connect; `message` goes out as soon as that is done."""
         self.exchange = exchange
         self._message = message
+        self._connect_ns = monotonic_ns()
         error = self.sock.connect_ex(self._address.sockaddr)
         if error not in (0, errno.EINPROGRESS):
             self._connect_failed(OSError(error, os.strerror(error)))
@@ -164,6 +172,7 @@ class Connection:
                 self._connect_failed(OSError(error, os.strerror(error)))
                 return
             self.connected = True
+            self._round_trip_ns = monotonic_ns() - self._connect_ns
             self._handshake()
         elif self._unsent:
             self._write()
@@ -315,7 +324,7 @@ class Connection:
             self._idle_closed()
         elif not self.ready:
             self._connect_failed(OSError(why))
-        elif not self._answered and self.reused and not exchange.resent:
+        elif self._crossed(exchange):
             self.exchange = None
             self.close()
             self.owner.stale(self, exchange)
@@ -323,6 +332,12 @@ class Connection:
             self._over(None, closed=True)
         else:
             self._over(Failure("stream_broken", why), closed=True)
+
+    def _crossed(self, exchange: Exchange) -> bool:
+        """Whether the server closed a connection that it had kept alive before it can have seen the request."""
+        if self._answered or not self.reused or exchange.resent or exchange.sent_ns is None:
+            return False
+        return monotonic_ns() - exchange.sent_ns <= self._round_trip_ns + CROSSED_NS
 
     def _idle_closed(self) -> None:
         self.close()
