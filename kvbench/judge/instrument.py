@@ -18,8 +18,10 @@ __all__ = ["contention_cores", "followed", "instrument", "scrape_coverage", "sen
 _OF_THE_DRIVER = (
     "merged_events_share",
     "read_lag_p99_s",
+    "unstamped_reads_share",
     "loop_stall_max_s",
     "gc_pause_max_s",
+    "stepped_down_s",
     "client_cpu_cores",
     "host_steal_cores",
     "calibrated_capacity_events_per_s",
@@ -27,6 +29,8 @@ _OF_THE_DRIVER = (
     "calibrated_send_lag_p99_s",
 )
 """Figures of the load driver that have the same name in a verdict."""
+_COUNTED_BY_THE_DRIVER = ("clock_steps", "resent_on_stale_connection", "substituted_turns", "uncounted_outputs")
+"""The same; what they count changes what times, lengths or hits mean, in whichever round it was."""
 
 
 def send_lag_p99(recorded: ArmRound) -> float | None:
@@ -34,16 +38,16 @@ def send_lag_p99(recorded: ArmRound) -> float | None:
     return _p99(_lags(recorded))
 
 
-def followed(recorded: ArmRound) -> tuple[int, float | None]:
-    """Measured requests that were sent after an answer they had to wait for (later turns, side branches, closed
-    loops), and the p99 of their send lag: it counts from that answer's end plus think time, since to wait is not to
-    be late.
 def send_lag_max(recorded: ArmRound) -> float | None:
     """The largest of the same lags."""
     lags = _lags(recorded)
     return float(lags.max()) if len(lags) else None
 
 
+def followed(recorded: ArmRound) -> tuple[int, float | None]:
+    """Measured requests that were sent after an answer they had to wait for (later turns, side branches, closed
+    loops), and the p99 of their send lag: it counts from that answer's end plus think time, since to wait is not to
+    be late.
     """
     lags = _lags(recorded, "previous turn")
     return len(lags), _p99(lags)
@@ -109,6 +113,8 @@ def instrument(comparison: Comparison, case: Case) -> Instrument:
     ]
     known = [share for share in shares if not np.isnan(share)]
     after_an_answer = [followed(side) for side in rounds]
+    of_the_driver = {name: _largest(side.load.get(name) for side in rounds) for name in _OF_THE_DRIVER}
+    counted = {name: _total(side.load.get(name) for side in rounds) for name in _COUNTED_BY_THE_DRIVER}
     return Instrument(
         followed_requests=sum(count for count, _ in after_an_answer),
         followed_send_lag_p99_s=_largest(lag for _, lag in after_an_answer),
@@ -120,7 +126,7 @@ def instrument(comparison: Comparison, case: Case) -> Instrument:
         multi_token_event_share=float(np.mean(known)) if known else None,
         workers=_largest(side.load.get("workers") for side in rounds),
         worker_clock_error_s=_largest(side.load.get("worker_clock_error_max_s") for side in rounds),
-    ).model_copy(update={name: _largest(side.load.get(name) for side in rounds) for name in _OF_THE_DRIVER})
+    ).model_copy(update=of_the_driver | counted)
 
 
 def timestamp_error(recorded: ArmRound) -> float | None:
@@ -128,6 +134,11 @@ def timestamp_error(recorded: ArmRound) -> float | None:
     together, but never less than what the calibration found against known send times. None: no bound."""
     bound = recorded.load.get("timestamp_error_p99_s")
     return None if bound is None else max(bound, recorded.load.get("calibrated_timestamp_error_p99_s", 0.0))
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _largest(values: Iterable[float | None]) -> float | None:

@@ -100,7 +100,7 @@ class RoundCount(JudgeModel):
 
 
 class Instrument(JudgeModel):
-    """The measurement about itself: the worst round's figures. None: not measured."""
+    """The measurement about itself: the worst round's figures, and counts over all rounds. None: not measured."""
 
     send_lag_p99_s: float | None = None
     timestamp_error_p99_s: float | None = None
@@ -110,8 +110,21 @@ class Instrument(JudgeModel):
     """Events that were read together with the next one and so lost their own kernel time."""
     read_lag_p99_s: float | None = None
     """What times would be off without the kernel's."""
+    unstamped_reads_share: float | None = None
+    """Reads that have the clock's time, not the kernel's."""
+    clock_steps: float | None = None
+    """How often the wall clock was set by more than 0.1 ms while answers came; a step of a second is a finding."""
     loop_stall_max_s: float | None = None
     gc_pause_max_s: float | None = None
+    stepped_down_s: float | None = None
+    """For so long the client ran as ordinary work does: the kernel stops real-time work that needs so much."""
+    resent_on_stale_connection: float | None = None
+    """Requests that were sent again since the server closed the connection just when they went out."""
+    substituted_turns: float | None = None
+    """Turns that carry as many tokens of ours as the answer before had, since its own were not told: no hits of
+    generated tokens in them."""
+    uncounted_outputs: float | None = None
+    """Answers without any count of their tokens: they have no ITL and no TPOT."""
     client_cpu_cores: float | None = None
     host_steal_cores: float | None = None
     calibrated_capacity_events_per_s: float | None = None

@@ -31,12 +31,13 @@ def instrument_figures(instrument: Instrument, budget: Validity) -> tuple[Figure
         *_measured("client CPU", instrument.client_cpu_cores, "cores"),
         *_capacity(instrument),
         *_workers(instrument),
+        *_changes_of_meaning(instrument),
         *_details(instrument),
     )
     return tuple(sorted(told, key=lambda figure: figure.detail))
 
 
-def _measured(label: str, value: float | None, unit: str, *, detail: bool = False) -> tuple[Figure, ...]:
+def _measured(label: str, value: float | None, unit: str | None, *, detail: bool = False) -> tuple[Figure, ...]:
     return () if value is None else (Figure(label, show_value(value, unit), detail=detail),)
 
 
@@ -68,6 +69,19 @@ def _workers(instrument: Instrument) -> tuple[Figure, ...]:
         Figure("load workers", f"{instrument.workers:g}", detail=instrument.workers <= 1),
         *_measured("their starts apart by at most", apart, "s", detail=not apart),
     )
+
+
+def _changes_of_meaning(instrument: Instrument) -> tuple[Figure, ...]:
+    """What makes times, lengths or hits mean something else than usual; a detail where there was none of it."""
+    each = (
+        ("reads timed by the clock", instrument.unstamped_reads_share, "fraction"),
+        ("steps of the wall clock", instrument.clock_steps, None),
+        ("time without right of way", instrument.stepped_down_s, "s"),
+        ("requests sent twice", instrument.resent_on_stale_connection, None),
+        ("turns with other tokens", instrument.substituted_turns, None),
+        ("answers without a count", instrument.uncounted_outputs, None),
+    )
+    return tuple(figure for row in each for figure in _measured(*row, detail=not row[1]))
 
 
 def _details(instrument: Instrument) -> tuple[Figure, ...]:

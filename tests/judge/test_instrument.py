@@ -35,6 +35,18 @@ def test_the_stated_error_of_times_is_never_less_than_what_the_calibration_found
     assert figures(comparison(pairs)).timestamp_error_p99_s == 0.0003
 
 
+def test_what_changes_the_meaning_of_times_is_told_of_all_rounds_together() -> None:
+    """Given a step of the wall clock in one round and two in another, then there were three."""
+    pairs = candidate_edited(late)
+    pairs = with_baseline(pairs, 0, load={"clock_steps": 1.0, "unstamped_reads_share": 0.02, "stepped_down_s": 0.0})
+    more = {"clock_steps": 2.0, "unstamped_reads_share": 0.01, "stepped_down_s": 4.0, "uncounted_outputs": 5.0}
+    pairs = with_candidate(pairs, 2, load=more)
+    pairs = with_candidate(pairs, 0, load={"resent_on_stale_connection": 1.0, "substituted_turns": 7.0})
+    found = figures(comparison(pairs))
+    assert (found.clock_steps, found.unstamped_reads_share, found.stepped_down_s) == (3.0, 0.02, 4.0)
+    assert (found.resent_on_stale_connection, found.substituted_turns, found.uncounted_outputs) == (1.0, 7.0, 5.0)
+
+
 def test_without_requests_the_instrument_has_no_figures() -> None:
     requests, tokens = request_rows([])
     empty = arm_round("a", 1, requests, tokens, scrapes=replace(SCRAPES, supported=False))

@@ -203,6 +203,16 @@ def test_what_the_driver_did_not_measure_has_no_line() -> None:
     assert figures(Instrument(loop_stall_max_s=0.0))["longest loop stall"] == "0 s"
 
 
+def test_what_changes_the_meaning_of_times_is_on_the_terminal_where_there_was_any(go: ReportData) -> None:
+    def shown(**told: object) -> str:
+        return section(terminal(with_instrument(go, **told)), "The instrument itself")
+
+    label = "requests sent twice"
+    assert label not in shown(resent_on_stale_connection=0.0)
+    assert re.search(rf"{label} +2\b", shown(resent_on_stale_connection=2.0))
+    assert f"| {label} | 0 |" in render_markdown(with_instrument(go, resent_on_stale_connection=0.0))
+
+
 def test_workers_are_on_the_terminal_only_when_there_are_several(go: ReportData) -> None:
     def shown(**figures: object) -> str:
         return section(terminal(with_instrument(go, **figures)), "The instrument itself")
