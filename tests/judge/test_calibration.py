@@ -14,7 +14,7 @@ from tests.proofs.calibration_bank import Bank, PlayedRound, fill
 from tests.proofs.calibration_cells import EFFECTS, LAST, Judge, log_ratios, resolved, rules, share, values_of
 from tests.proofs.calibration_check import differences, judged_in_full, pairs_again
 from tests.proofs.calibration_field import bootstrap_differs, mann_whitney_differs
-from tests.proofs.calibration_limits import Cell, Drawn, broken, coverage, make_cell
+from tests.proofs.calibration_limits import Cell, Coverage, Covers, Drawn, broken, coverage, make_cell, unjudged
 
 MARGIN = 1.2
 NOISE = 0.4 * np.log(MARGIN)
@@ -60,6 +60,64 @@ def test_a_judge_that_calls_everything_go_is_named() -> None:
         "low load, margin 1.2, one guardrail at its margin: false GO 100.00 ± 0.00 %, may be 2.50 %"
     ]
     assert broken([replace(fooled, noise=0.61)], []) == []
+
+
+def test_a_calibration_in_which_a_load_or_an_effect_was_too_noisy_to_be_judged_has_not_been_passed() -> None:
+    one, other = cell("unchanged", drawn(20)), cell("one guardrail at 2 x margin", drawn(20))
+    best = replace(cell("benefit at 1.5 x threshold", drawn(20, noise=0.2 * NOISE)), load="high")
+    assert unjudged([one, other, best]) == []
+    noisy = replace(one, noise=0.7)
+    assert unjudged([noisy, one, other, best]) == [], "another margin of the same load and effect was judged"
+    assert unjudged([noisy, other, best]) == [
+        "low load, unchanged: not judged at any margin, s/L is 0.70 or more",
+        "unchanged: what stopping early saves was not judged, no cell is quiet enough",
+    ]
+    everything = [replace(found, noise=0.7, deciding=0.7) for found in (one, other, best)]
+    assert len(unjudged(everything)) == 6
+    assert broken(everything, []) == []
+
+
+def test_what_stopping_early_saves_of_a_go_is_judged_by_how_far_it_lies_from_its_threshold() -> None:
+    far = cell("benefit at 1.5 x threshold", drawn(30, noise=0.2 * NOISE))
+    assert far.go.value == 1
+    assert far.deciding == pytest.approx(0.2 * NOISE / (0.5 * -np.log(0.8)))
+    assert broken([far], []) == []
+    (named,) = broken([replace(far, saving=0.3)], [])
+    assert named.endswith("x threshold: stopping early saves 30 % of the engine-minutes, must be 50 %")
+    assert cell("benefit at its threshold", drawn(10)).deciding == np.inf
+
+
+def test_one_rule_whose_interval_covers_too_seldom_is_named_though_the_mean_of_all_is_right() -> None:
+    right, low = share([True] * 95 + [False] * 5, np.arange(100)), share([True] * 88 + [False] * 12, np.arange(100))
+    right, low = (replace(one, error=0.01) for one in (right, low))
+    spoiled = Covers(right, (right, right, low))
+    found = cell("unchanged", drawn(30))
+    assert broken([], [Coverage("low", 6, Covers(right, (right,) * 3))]) == []
+    assert broken([], [Coverage("low", 6, spoiled)]) == [
+        "low load, 6 rounds: ci of rule 3 covers 88.00 ± 1.00 %, not 93 to 97 %"
+    ]
+    named = broken([replace(found, decision_covers=spoiled, ci_covers=spoiled)], [])
+    assert [text.partition(": ")[2] for text in named] == [
+        "coverage of decision_ci of rule 3 at the stop 88.00 ± 1.00 %, must be 93.00 %",
+        "coverage of ci of rule 3 at the stop 88.00 ± 1.00 %, must be 90.00 %",
+    ]
+
+
+def test_an_interval_that_is_not_there_covers_nothing() -> None:
+    values = drawn(10).values
+    flat = replace(values, logs=np.zeros_like(values.logs))
+    assert next(coverage("low", JUDGE, flat)).covers.together.value == 0
+
+
+def test_a_go_on_what_the_engine_made_worse_is_named_where_a_benefit_was_put_in() -> None:
+    found = cell("benefit at 1.5 x threshold", drawn(30, noise=1e-4))
+    made = replace(found, effect="mechanism: slow, benefit", truth=(1.3, 1.1, 0.7))
+    assert found.go.value == 1
+    assert broken([made], []) == [
+        "low load, margin 1.2, mechanism: slow, benefit: false GO 100.00 ± 0.00 %, may be 2.50 %"
+    ]
+    assert broken([replace(made, truth=(1.1, 1.1, 0.7))], []) == []
+    assert broken([replace(made, truth=(1.1, 1.1, 0.9))], []) != []
 
 
 def test_a_comparison_has_distinct_rounds_all_of_one_group() -> None:

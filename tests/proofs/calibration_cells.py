@@ -25,8 +25,10 @@ from kvbench.spec.rules import Rule, Rules
 from tests.proofs.calibration_bank import TIMEOUT_S, Bank, PlayedRound
 
 __all__ = [
+    "BENEFIT",
     "EFFECTS",
     "FIRST",
+    "HALF_AGAIN",
     "LAST",
     "Compared",
     "Effect",
@@ -52,6 +54,8 @@ GROUPS = 10
 """Parts of the bank that share no round; a comparison is drawn within one."""
 BENEFIT = 0.8
 """Of the shipped rules."""
+HALF_AGAIN = 1.5
+"""Of the threshold, on log scale: a benefit that must be found."""
 PROVEN_IN = 0.9
 """Share of comparisons of an unchanged arm that must prove it safe for a margin to count as resolved."""
 
@@ -244,7 +248,7 @@ def _upper(found: Estimate) -> float:
     return math.inf if found.decision is None else found.decision[1]
 
 
-def covered(interval: IntervalOf, found: Sequence[Estimate], truth: Floats) -> float:
-    """The share of the rules whose interval holds the true log ratio; a rule without an interval claims nothing."""
+def covered(interval: IntervalOf, found: Sequence[Estimate], truth: Floats) -> list[bool]:
+    """Whether each rule's interval holds its true log ratio; one that is not there holds nothing."""
     known = [(interval(one), true) for one, true in zip(found, truth, strict=True)]
-    return float(np.mean([ends is None or ends[0] <= true <= ends[1] for ends, true in known]))
+    return [ends is not None and bool(ends[0] <= true <= ends[1]) for ends, true in known]
