@@ -140,7 +140,7 @@ class Injections(SpecModel):
 
     slower_tail: Held | None = None
     """A share of the requests waits longer for its first token, and nothing else changes. NO_GO: a guardrail on
-    a tail of TTFT."""
+    a tail of TTFT; beyond the requests' time-out on the error rate."""
     stalls: Stalls | None = None
     """Every so often one step takes longer, so every stream under way has one long gap. NO_GO: a guardrail on
     ITL."""
@@ -187,7 +187,7 @@ class Injections(SpecModel):
     other_configuration: bool = False
     """The server runs, and says so, with one device block less than asked. INVALID: effective configuration."""
     residue: bool = False
-    """Counters and the device are not empty at the start. INVALID: cache not reset."""
+    """Counters and the device are not empty at the start: a prompt was served before. INVALID: cache not reset."""
 
     def named(self) -> dict[str, object]:
         """What is injected, by key."""

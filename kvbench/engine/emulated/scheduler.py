@@ -103,12 +103,10 @@ class EmulatedCore:
         self._frozen = True
         self.next_s = math.inf
 
-    def restart(self) -> list[Request]:
-        """As a new process: empty but for the disk. Returns the requests that are lost."""
-        lost = [*self._running, *self._waiting]
+    def restart(self) -> None:
+        """As a new process: empty but for the disk; what was under way is lost."""
         self.counters = Counters()
         self._begin()
-        return lost
 
     def reset_counters(self) -> None:
         """Counters begin anew, and nothing else does."""
@@ -194,7 +192,8 @@ class EmulatedCore:
 
     def _undisturbed_steps(self) -> int:
         """How many steps of the running requests alone change nothing but their lengths."""
-        if self.tiers is not None and (self.tiers.pending or not self.sizes.prompt_only):
+        tiers, shared = self.tiers, self._costs.shared_cores
+        if tiers is not None and (tiers.pending or not self.sizes.prompt_only or (shared and tiers.moving)):
             return 1
         steps = LONGEST_STRETCH
         for request in self._running:

@@ -35,8 +35,9 @@ from kvbench.engine.emulated.fates import Fate, Fates
 from kvbench.engine.emulated.http import Connection, Incoming
 from kvbench.engine.emulated.noise import seed_of
 from kvbench.engine.emulated.request import Request
+from kvbench.engine.emulated.residue import leave_residue
 from kvbench.engine.emulated.scheduler import EmulatedCore
-from kvbench.engine.emulated.sizes import emulation_of, sizes_of
+from kvbench.engine.emulated.sizes import as_run, emulation_of, sizes_of
 from kvbench.engine.emulated.wording import Wording
 from kvbench.spec.emulation import Injections
 from kvbench.spec.profile import Profile
@@ -46,7 +47,6 @@ __all__ = ["VERSION", "EmulatedServer", "main"]
 LOOPBACK = "127.0.0.1"
 VERSION = "emulated-0.32.0"
 """Of vLLM, whose behaviour is emulated."""
-RESIDUE_TOKENS = 128
 REMEMBERED = 16
 """Prompts that an answer may leak."""
 _DONE = b"[DONE]"
@@ -74,12 +74,9 @@ class EmulatedServer:
         self._wordings = [Wording(self._model, VERSION, chat=chat) for chat in (False, True)]
         self._injections = profile.engine.inject or Injections()
         emulation = emulation_of(profile)
-        sizes = sizes_of(profile, emulation)
-        if self._injections.other_configuration:
-            sizes = sizes.with_device_blocks(sizes.device_blocks - 1)
-        self.sizes = sizes
+        self.sizes = as_run(sizes_of(profile, emulation), self._injections)
         self._costs = emulation.costs
-        self._core = EmulatedCore(sizes, emulation, self._injections, seed_of(emulation.seed, label))
+        self._core = EmulatedCore(self.sizes, emulation, self._injections, seed_of(emulation.seed, label))
         self._fates = Fates(self._injections)
         self._label = label
         self._loop = asyncio.get_running_loop()
@@ -96,7 +93,7 @@ class EmulatedServer:
         self._timer: asyncio.TimerHandle | None = None
         self._away_until_s = -math.inf
         if self._injections.residue:
-            self._core.counters.prompt_tokens = self._core.counters.computed_tokens = RESIDUE_TOKENS
+            leave_residue(self._core)
 
     def _now_s(self) -> float:
         return self._loop.time() - self._began_s
@@ -185,6 +182,10 @@ class EmulatedServer:
         if not self.accepts():
             connection.abort()
             return
+        handling_s = self._costs.request + self._costs.request_token * len(asked.prompt)
+        if self._costs.shared_cores:
+            self._pump()
+            self._core.disturb(self._now_s(), handling_s)
         fate = self._fates.of(number, len(asked.prompt), asked.output_tokens)
         if fate.error:
             words = {"message": "injected", "type": "InternalServerError", "param": None, "code": 500}
@@ -198,8 +199,7 @@ class EmulatedServer:
             self._prompts.appendleft(asked.prompt)
         wording = self._wordings[chat]
         self._live[number] = _Exchange(connection, asked, request, fate, wording.prefix + name, wording, ids)
-        reaches_s = self._now_s() + self._costs.request + self._costs.request_token * len(asked.prompt)
-        heapq.heappush(self._arriving, (reaches_s, number))
+        heapq.heappush(self._arriving, (self._now_s() + handling_s, number))
         self._pump()
 
     def _strike(self, event: str) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvbench.spec.emulation import Emulation
+from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.fitness import EMULATED_LONGEST
 from kvbench.spec.profile import Profile
 
-__all__ = ["DEFAULTS", "Sizes", "emulation_of", "sizes_of"]
+__all__ = ["DEFAULTS", "Sizes", "as_run", "emulation_of", "sizes_of"]
 
 DEFAULTS = {
     "block-size": 128,
@@ -47,14 +47,21 @@ class Sizes:
     read_bytes_per_s: float | None = None
     """The path between host and disk, where the profile throttles it."""
 
-    def with_device_blocks(self, blocks: int) -> Sizes:
-        """The same with another device."""
-        return replace(self, device_blocks=blocks)
-
     @property
     def chunk_tokens(self) -> int:
         """Tokens in one chunk of the host tier."""
         return self.block_tokens * self.blocks_per_chunk
+
+    @property
+    def capacities(self) -> dict[str, float]:
+        """As a recorded round tells them."""
+        return {
+            "block_tokens": float(self.block_tokens),
+            "device_blocks": float(self.device_blocks),
+            "host_bytes": float(self.host_bytes),
+            "max_model_len": float(self.max_model_len),
+            "kv_bytes_per_token": self.block_bytes / self.block_tokens,
+        }
 
     @property
     def chunk_bytes(self) -> int:
@@ -98,6 +105,11 @@ def sizes_of(profile: Profile, emulation: Emulation | None = None) -> Sizes:
         load_bytes_per_s=host.throttle,
         read_bytes_per_s=disk.throttle if disk else None,
     )
+
+
+def as_run(asked: Sizes, injections: Injections) -> Sizes:
+    """What the engine really has, which an injected truth may have made another thing than was asked for."""
+    return replace(asked, device_blocks=asked.device_blocks - 1) if injections.other_configuration else asked
 
 
 def _whole(given: object, default: int) -> int:

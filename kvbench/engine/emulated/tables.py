@@ -19,7 +19,7 @@ from kvbench.record.tables import HOST, METRICS, REQUESTS, TOKENS
 from kvbench.workload.canaries import CANARY_TOKENS, CARRIES_TOKENS
 from kvbench.workload.schedule import PlannedRequest
 
-__all__ = ["Answer", "MetricRows", "host_table", "ledger_table", "request_table", "token_table"]
+__all__ = ["Answer", "MetricRows", "held", "host_table", "ledger_table", "request_table", "token_table"]
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -61,10 +61,10 @@ class Answer:
     ) -> Answer:
         """An answer that the core has finished; the client sees it as it was injected to be. `leaked`: it is a
         passage of that request's prompt."""
-        times = _held(request.times, fate.held_s)
+        times = held(request.times, fate.held_s)
         digest = _digest(turn.pieces)
         error = None
-        left = turn.request.aborts and len(times) >= turn.request.returned_tokens
+        left = turn.request.output_tokens > turn.request.returned_tokens <= len(times)
         if fate.dropped:
             error = f"stream_broken: the stream ended with no finish_reason after {len(times)} events"
         elif fate.short:
@@ -96,9 +96,11 @@ class Answer:
         return answer
 
     @classmethod
-    def left(cls, turn: Turn, request: Request, *, sent_s: float, ended_s: float, zero_s: float) -> Answer:
+    def left(
+        cls, turn: Turn, request: Request, fate: Fate, *, sent_s: float, ended_s: float, zero_s: float
+    ) -> Answer:
         """One whose user left at a time, as planned."""
-        answer = cls.failed(turn, request, "", sent_s=sent_s, ended_s=ended_s, zero_s=zero_s, http_status=None)
+        answer = cls.failed(turn, request, fate, "", sent_s=sent_s, ended_s=ended_s, zero_s=zero_s)
         answer.status, answer.error = "aborted", None
         return answer
 
@@ -107,25 +109,27 @@ class Answer:
         cls,
         turn: Turn,
         request: Request,
+        fate: Fate,
         error: str,
         *,
         sent_s: float,
         ended_s: float,
         zero_s: float,
-        http_status: int | None,
+        http_status: int | None = None,
     ) -> Answer:
         """One that failed, with the tokens that had come."""
+        seen = array("d", [t_s for t_s in held(request.times, fate.held_s) if t_s <= ended_s])
         answer = cls(
             turn.request,
             turn.intended_s,
             turn.basis,
             sent_s,
             ended_s,
-            request.times[:],
+            seen,
             request.prompt_tokens,
             status="error",
             error=error,
-            http_status=http_status or (200 if request.times else None),
+            http_status=http_status or (200 if seen else None),
             prompt_digest=_digest(turn.pieces),
         )
         answer._from(zero_s)
@@ -176,7 +180,8 @@ class Answer:
             self.intended_s += by_s
 
 
-def _held(times: array[float], held_s: float) -> array[float]:
+def held(times: array[float], held_s: float) -> array[float]:
+    """When the client sees tokens that were there at these times, the first held back for so long."""
     if not held_s or not times:
         return times
     first_s = times[0] + held_s

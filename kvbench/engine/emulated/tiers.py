@@ -71,6 +71,11 @@ class Tiers:
         """Whether copies begin at the end of the step."""
         return bool(self._stores or self._loads)
 
+    @property
+    def moving(self) -> bool:
+        """Whether there is work of moving blocks that has fallen into no step yet."""
+        return self._work_left_s > 0
+
     def next_end_s(self) -> float:
         """When the next transfer is done."""
         host_s, disk_s = self._host_path.next_end_s(), self._disk_path.next_end_s()

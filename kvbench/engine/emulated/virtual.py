@@ -7,19 +7,21 @@ Seconds from the round's start, which is the end of priming. The client is perfe
 from __future__ import annotations
 
 import functools
-import heapq
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from kvbench.engine.emulated.fates import Fate, Fates
+from kvbench.engine.emulated.beginning import Beginning, look_before
+from kvbench.engine.emulated.fates import Fates
 from kvbench.engine.emulated.noise import seed_of
 from kvbench.engine.emulated.prompts import Prompts
-from kvbench.engine.emulated.request import Request
+from kvbench.engine.emulated.residue import leave_residue
 from kvbench.engine.emulated.scheduler import EmulatedCore
 from kvbench.engine.emulated.scrapes import Scrapes
+from kvbench.engine.emulated.sent import Moments, Sent
 from kvbench.engine.emulated.simulated import SimulatedRound
-from kvbench.engine.emulated.sizes import emulation_of, sizes_of
-from kvbench.engine.emulated.tables import Answer, host_table, ledger_table, request_table, token_table
+from kvbench.engine.emulated.sizes import as_run, emulation_of, sizes_of
+from kvbench.engine.emulated.standstill import Standstill
+from kvbench.engine.emulated.tables import Answer, held, host_table, ledger_table, request_table, token_table
 from kvbench.judge.evidence import EngineEvent
 from kvbench.load.agenda import Agenda, Turn
 from kvbench.load.refusals import Refusals
@@ -28,12 +30,10 @@ from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.profile import Profile
 from kvbench.workload.schedule import PlannedRequest, Schedule, Segment
 
-__all__ = ["FROZEN_AFTER_S", "SimulatedRound", "simulate"]
+__all__ = ["SimulatedRound", "simulate"]
 
 LEAD_S = 0.05
 """From the end of priming to time zero, as the load driver has it."""
-FROZEN_AFTER_S = 60.0
-"""Without a token for this long a round is ended, as `kvbench.compare.watch` does."""
 NOTICED_S = 1.0
 """A process that has died, or begun anew, is noticed at the next look."""
 SETTLE_S = 1.0
@@ -63,17 +63,6 @@ def simulate(
     return played.play()
 
 
-@dataclass(slots=True)
-class _Sent:
-    """A request on its way."""
-
-    turn: Turn
-    request: Request
-    fate: Fate
-    sent_s: float
-    over: bool = False
-
-
 class _Play:
     """One round. The core's clock is the round's, moved by `_zero_s` so that priming has times from 0 on."""
 
@@ -89,7 +78,9 @@ class _Play:
         self._schedule, self._profile, self._injections = schedule, profile, injections
         asked = sizes_of(profile, emulation)
         self._asked = asked
-        self._core = EmulatedCore(asked, emulation, injections, seed)
+        self._core = EmulatedCore(as_run(asked, injections), emulation, injections, seed)
+        if injections.residue:
+            leave_residue(self._core)
         self._costs = emulation.costs
         self._fates = Fates(injections)
         self._prompts = Prompts(schedule, asked.block_tokens)
@@ -97,14 +88,16 @@ class _Play:
         self._follows = schedule.concurrency is not None or any(r.continues is not None for r in schedule.requests)
         self._number = 0
         self._zero_s = 0.0
-        self._sent: dict[int, _Sent] = {}
-        self._arriving: list[tuple[float, int, _Sent]] = []
-        self._deadlines: list[tuple[float, int, _Sent, bool]] = []
-        """(when, order, whose, whether its user leaves then as planned)."""
+        self._sent: dict[int, Sent] = {}
+        self._arriving, self._deadlines, self._leaving = Moments(), Moments(), Moments()
+        self._held = Moments()
+        """When the client sees the end of what the core has finished."""
+        self._beginning = Beginning((), ())
         self._priming = True
         self._answers: list[Answer] = []
         self._away_until_s = -math.inf
-        self._gone = False
+        self._gone = self._frozen = False
+        self._standstill = Standstill(self._core, schedule.request_timeout_s)
         self._ends_s = math.inf
         self._events: list[EngineEvent] = []
         self._refused = self._served = 0
@@ -116,12 +109,12 @@ class _Play:
 
     def play(self) -> SimulatedRound:
         now_s = 0.0
-        self._scrape(now_s)
+        told = self._scrape(now_s)
+        self._beginning = look_before(self._core, self._profile, told=told)
         for request in self._schedule.prime:
             now_s = self._prime(request, now_s)
         self._zero_s = now_s + LEAD_S
         self._priming = False
-        self._deadlines.clear()
         for answer in self._answers:
             answer.move(-self._zero_s)
         self._run()
@@ -135,23 +128,21 @@ class _Play:
         if self._gone or self._frozen:
             return now_s
         sent = self._send(Turn(request, now_s, "previous turn", request.segments), now_s)
-        deadline_s = now_s + self._schedule.request_timeout_s
+        deadline_s = now_s + (self._standstill.patience_s if self._frozen else self._schedule.request_timeout_s)
         while not sent.over:
-            moment_s = min(self._arriving[0][0] if self._arriving else deadline_s, deadline_s)
+            moment_s = min(self._arriving.first_s, self._held.first_s, deadline_s)
             self._core.advance(moment_s, stop_at_finish=True)
             self._collect()
+            self._show(moment_s)
             if sent.over:
                 break
-            if self._arriving and self._arriving[0][0] <= moment_s:
-                self._arrive(moment_s)
-            elif moment_s >= deadline_s:
+            self._arrive(moment_s)
+            if moment_s >= deadline_s and not sent.over:
                 self._fail(sent, "timeout: while priming", deadline_s)
+                if self._frozen:
+                    self._end_at(deadline_s, EngineEvent("frozen", deadline_s, self._standstill.text))
         answer = self._answers[-1]
         return max(now_s, answer.ended_s)
-
-    @property
-    def _frozen(self) -> bool:
-        return self._core.next_s == math.inf and self._ends_s < math.inf
 
     def _run(self) -> None:
         """From time zero until everything is answered or given up. Times here are the core's."""
@@ -160,34 +151,27 @@ class _Play:
         scrape_s = zero_s
         while True:
             due_s = math.inf if agenda.next_due_s is None else zero_s + agenda.next_due_s
-            while self._deadlines and self._deadlines[0][2].over:
-                heapq.heappop(self._deadlines)
-            moment_s = min(
-                due_s,
-                self._arriving[0][0] if self._arriving else math.inf,
-                self._deadlines[0][0] if self._deadlines else math.inf,
-                scrape_s,
-                self._ends_s,
-            )
-            if due_s == math.inf and not self._sent and not self._arriving and scrape_s > end_s:
+            waiting = (self._arriving, self._held, self._leaving, self._deadlines)
+            moment_s = min(due_s, scrape_s, self._ends_s, *(moments.first_s for moments in waiting))
+            if due_s == math.inf and not self._sent and scrape_s > end_s:
                 return
             self._core.advance(moment_s, stop_at_finish=self._follows)
             if self._collect() and self._follows:
                 continue
+            self._show(moment_s)
             if moment_s >= self._ends_s:
                 self._give_up(moment_s)
                 return
             if moment_s == scrape_s:
                 self._scrapes.look_in_time(moment_s, requests=self._number, away=self._away(moment_s))
+                self._look_for_standstill(moment_s)
                 scrape_s += self._scrape_every_s
             self._send_due(moment_s)
             self._arrive(moment_s)
-            while self._deadlines and self._deadlines[0][0] <= moment_s:
-                _, _, sent, leaves = heapq.heappop(self._deadlines)
-                if leaves and not sent.over:
-                    self._leave(sent, moment_s)
-                elif not sent.over:
-                    self._fail(sent, "timeout: no end within the time allowed", moment_s)
+            for _, sent in self._leaving.until(moment_s):
+                self._leave(sent, moment_s)
+            for _, sent in self._deadlines.until(moment_s):
+                self._fail(sent, "timeout: no end within the time allowed", moment_s)
 
     def _send_due(self, now_s: float) -> None:
         while (due_s := self._agenda.next_due_s) is not None and self._zero_s + due_s <= now_s:
@@ -202,30 +186,27 @@ class _Play:
             turn.request = replace(turn.request, phase=phase.name, measured=phase.measured)
         self._send(turn, self._zero_s + turn.intended_s)
 
-    def _send(self, turn: Turn, now_s: float) -> _Sent:
+    def _send(self, turn: Turn, now_s: float) -> Sent:
         planned = turn.request
         fate = self._fates.of(self._number, self._prompts.tokens(planned), planned.output_tokens)
         self._number += 1
         request = self._prompts.request(planned, min(fate.output_tokens, planned.returned_tokens))
-        sent = _Sent(turn, request, fate, now_s)
+        sent = Sent(turn, request, fate, now_s)
         self._sent[planned.id] = sent
+        self._strike(self._number - 1, now_s)
+        if sent.over:
+            return sent
         handling_s = self._costs.request + self._costs.request_token * request.prompt_tokens
         self._core.disturb(now_s, handling_s)
-        heapq.heappush(self._arriving, (now_s + handling_s, self._number, sent))
-        heapq.heappush(self._deadlines, (now_s + self._schedule.request_timeout_s, self._number, sent, False))
+        self._arriving.add(now_s + handling_s, sent)
+        self._deadlines.add(now_s + self._schedule.request_timeout_s, sent)
         if planned.abort_after_s is not None:
-            heapq.heappush(self._deadlines, (now_s + planned.abort_after_s, self._number, sent, True))
+            self._leaving.add(now_s + planned.abort_after_s, sent)
         return sent
 
     def _arrive(self, now_s: float) -> None:
-        """Requests that reach the scheduler; what strikes the engine then comes first."""
-        while self._arriving and self._arriving[0][0] <= now_s:
-            at_s, number, sent = heapq.heappop(self._arriving)
-            if sent.over:
-                continue
-            self._strike(number - 1, at_s)
-            if sent.over:
-                continue
+        """Requests that reach the scheduler."""
+        for at_s, sent in self._arriving.until(now_s):
             if self._away(at_s):
                 self._fail(sent, "refused: nobody listens", at_s)
             elif sent.fate.error:
@@ -238,6 +219,7 @@ class _Play:
         return self._gone or now_s < self._away_until_s
 
     def _strike(self, number: int, now_s: float) -> None:
+        """What happens to the engine as a whole when it is sent the request of this number."""
         for event in self._fates.strikes(number):
             match event:
                 case "counter_reset":
@@ -248,13 +230,11 @@ class _Play:
                     self._die(now_s)
                 case "freeze":
                     self._core.freeze()
-                    ends_s = now_s + FROZEN_AFTER_S
-                    detail = f"requests under way and no token for {FROZEN_AFTER_S:.0f} s"
-                    self._end_at(ends_s, EngineEvent("frozen", ends_s, detail))
+                    self._frozen = True
 
     def _restart(self, now_s: float) -> None:
-        for request in self._core.restart():
-            self._fail(self._sent[request.id], "stream_broken: the connection was closed", now_s)
+        self._core.restart()
+        self._break_all(now_s)
         down_s = self._injections.restart.down if self._injections.restart is not None else 0.0
         self._away_until_s = now_s + down_s
         self._end_at(self._away_until_s + NOTICED_S, EngineEvent("restarted", now_s, "its counters began anew"))
@@ -262,9 +242,17 @@ class _Play:
     def _die(self, now_s: float) -> None:
         self._gone = True
         self._core.freeze()
+        self._break_all(now_s)
+        self._end_at(now_s + NOTICED_S, EngineEvent("died", now_s, "the engine is gone"))
+
+    def _break_all(self, now_s: float) -> None:
+        """Every connection: those of requests that are still handled and of answers that are held as well."""
         for sent in list(self._sent.values()):
             self._fail(sent, "stream_broken: the connection was closed", now_s)
-        self._end_at(now_s + NOTICED_S, EngineEvent("died", now_s, "the engine is gone"))
+
+    def _look_for_standstill(self, now_s: float) -> None:
+        if self._standstill.look(now_s) and self._ends_s == math.inf:
+            self._end_at(now_s, EngineEvent("frozen", now_s, self._standstill.text))
 
     def _look_for_refusal(self, now_s: float) -> None:
         """An answer has ended: whether the engine refuses everything."""
@@ -288,11 +276,20 @@ class _Play:
         finished = self._core.take_finished()
         for request in finished:
             sent = self._sent.get(request.id)
-            if sent is not None and sent.request is request:
+            if sent is None or sent.request is not request:
+                continue
+            if sent.fate.held_s:
+                self._held.add(held(request.times, sent.fate.held_s)[-1], sent)
+            else:
                 self._answered(sent)
         return bool(finished)
 
-    def _answered(self, sent: _Sent) -> None:
+    def _show(self, now_s: float) -> None:
+        """Answers that were held back until now."""
+        for _, sent in self._held.until(now_s):
+            self._answered(sent)
+
+    def _answered(self, sent: Sent) -> None:
         promoted_tokens = sent.request.promoted_tokens
         answer = Answer.of(
             sent.turn,
@@ -305,18 +302,20 @@ class _Play:
         )
         self._settle(sent, answer)
 
-    def _leave(self, sent: _Sent, now_s: float) -> None:
+    def _leave(self, sent: Sent, now_s: float) -> None:
         """Its user has had enough, as planned."""
         self._core.abort(sent.request, now_s)
-        self._settle(
-            sent, Answer.left(sent.turn, sent.request, sent_s=sent.sent_s, ended_s=now_s, zero_s=self._zero_s)
+        answer = Answer.left(
+            sent.turn, sent.request, sent.fate, sent_s=sent.sent_s, ended_s=now_s, zero_s=self._zero_s
         )
+        self._settle(sent, answer)
 
-    def _fail(self, sent: _Sent, error: str, now_s: float, http_status: int | None = None) -> None:
+    def _fail(self, sent: Sent, error: str, now_s: float, http_status: int | None = None) -> None:
         self._core.abort(sent.request, now_s)
         answer = Answer.failed(
             sent.turn,
             sent.request,
+            sent.fate,
             error,
             sent_s=sent.sent_s,
             ended_s=now_s,
@@ -325,7 +324,7 @@ class _Play:
         )
         self._settle(sent, answer)
 
-    def _settle(self, sent: _Sent, answer: Answer) -> None:
+    def _settle(self, sent: Sent, answer: Answer) -> None:
         sent.over = True
         del self._sent[sent.turn.request.id]
         self._answers.append(answer)
@@ -348,12 +347,12 @@ class _Play:
         self._core.advance(end_s)
         return end_s
 
-    def _scrape(self, now_s: float) -> None:
-        """Before the round and after it."""
-        self._scrapes.look(now_s, requests=self._number, away=self._away(now_s))
+    def _scrape(self, now_s: float) -> bool:
+        """Before the round and after it; False: nothing could be had."""
+        return self._scrapes.look(now_s, requests=self._number, away=self._away(now_s))
 
     def _result(self) -> SimulatedRound:
-        sizes, injected = self._asked, self._injections
+        sizes = self._asked
         sources = _expected(
             self._schedule,
             block_tokens=sizes.block_tokens,
@@ -363,8 +362,6 @@ class _Play:
             host_policy=self._profile.tiers.host_policy,
         )
         events = tuple(EngineEvent(e.kind, e.t_s - self._zero_s, e.detail) for e in self._events)
-        stated = sizes.device_blocks - 1
-        differing = (f"the number of device blocks is {stated}, not {sizes.device_blocks} as asked",)
         requests = request_table(self._answers, round_=self._schedule.round, arm=self._profile.name)
         return SimulatedRound(
             requests=requests,
@@ -374,14 +371,8 @@ class _Play:
             host=host_table(self._schedule.duration_s),
             events=events,
             scrapes=self._scrapes.summary(),
-            capacities={
-                "block_tokens": float(sizes.block_tokens),
-                "device_blocks": float(sizes.device_blocks),
-                "host_bytes": float(sizes.host_bytes),
-                "max_model_len": float(sizes.max_model_len),
-                "kv_bytes_per_token": sizes.block_bytes / sizes.block_tokens,
-            },
+            capacities=self._core.sizes.capacities,
             expected_sources={source: float(tokens) for source, tokens in sources.items()},
-            config_differences=differing if injected.other_configuration else (),
-            residue=("prompt_tokens is 1 before the first request",) if injected.residue else (),
+            config_differences=self._beginning.config_differences,
+            residue=self._beginning.residue,
         )
