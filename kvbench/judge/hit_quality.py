@@ -27,6 +27,10 @@ __all__ = ["hit_quality", "losses", "source_rows", "worth_sentence"]
 TIERS: tuple[Literal["host"], Literal["disk"]] = ("host", "disk")
 FEWEST = 3
 """Requests of one kind below which no median is told."""
+FITTED_AT_MOST = 10_000
+"""Requests that the line is fitted to: what rounds differ by, which makes the intervals, is then far more than what
+more requests would add."""
+DRAW_SEED = 20261130
 GIB = 2**30
 
 
@@ -34,10 +38,11 @@ def hit_quality(case: Case) -> HitQuality | None:
     """None: no request of the candidate has a ledger."""
     if not any(pair.candidate.ledger.split.any() for pair in case.pairs):
         return None
-    fit = fit_mix(_of_both_arms(case), confidence=case.confidence)
+    requests, total = _of_both_arms(case)
+    fit = fit_mix(requests, confidence=case.confidence)
     candidates = [pair.candidate for pair in case.pairs]
     return HitQuality(
-        method=METHOD if fit is not None else None,
+        method=_method(fit, total),
         costs=_costs(fit),
         ttft_by_source=_by_source(case),
         worth=[] if fit is None else [row for tier in TIERS if (row := _worth(case, fit, tier)) is not None],
@@ -79,20 +84,44 @@ def _requests(judged: JudgedRound, chosen: Bools, group: int, *, candidate: bool
     )
 
 
-def _of_both_arms(case: Case) -> Requests:
-    """Rounds that share a launch are left out together."""
-    parts = [
-        _requests(judged, _chosen(judged), group, candidate=candidate)
+def _method(fit: MixFit | None, total: int) -> str | None:
+    if fit is None or fit.n == total:
+        return None if fit is None else METHOD
+    return f"{METHOD}; fitted to {fit.n:,} of {total:,} requests, drawn at random"
+
+
+def _of_both_arms(case: Case) -> tuple[Requests, int]:
+    """Requests to fit a line to, and of how many; rounds that share a launch are left out together."""
+    sides = [
+        (judged, _chosen(judged), group, candidate)
         for group, places in enumerate(case.units.groups)
         for place in places
         for judged, candidate in ((case.pairs[place].baseline, False), (case.pairs[place].candidate, True))
     ]
-    return Requests(
+    total = sum(int(chosen.sum()) for _, chosen, _, _ in sides)
+    share = min(1.0, FITTED_AT_MOST / max(total, 1))
+    parts = [
+        _requests(judged, _drawn(chosen, share), group, candidate=candidate)
+        for judged, chosen, group, candidate in sides
+    ]
+    requests = Requests(
         tokens={source: np.concatenate([part.tokens[source] for part in parts]) for source in SOURCES},
         seconds=np.concatenate([part.seconds for part in parts]),
         groups=np.concatenate([part.groups for part in parts]),
         of_candidate=np.concatenate([part.of_candidate for part in parts]),
     )
+    return requests, total
+
+
+def _drawn(chosen: Bools, share: float) -> Bools:
+    """That share of them, the same ones whenever a run is judged."""
+    if share >= 1:
+        return chosen
+    places = np.flatnonzero(chosen)
+    kept = np.random.default_rng(DRAW_SEED).choice(places, int(share * len(places)), replace=False)
+    drawn = np.zeros(len(chosen), dtype=bool)
+    drawn[kept] = True
+    return drawn
 
 
 def _costs(fit: MixFit | None) -> list[TokenCost]:
@@ -160,9 +189,11 @@ def _kinds(judged: JudgedRound) -> dict[tuple[str, int], Bools]:
     main = np.argmax(np.where(split[:, None], tokens, 0.0), axis=1)
     prompt = np.where(split, tokens.sum(axis=1), 1.0)
     low = 2 ** np.floor(np.log2(np.maximum(prompt, 1.0))).astype(np.int64)
+    kind = np.where(split, low * len(SOURCES) + main, -1)
     found: dict[tuple[str, int], Bools] = {}
-    for place, length in sorted(set(zip(main[split].tolist(), low[split].tolist(), strict=True))):
-        found[SOURCES[place], length] = np.asarray(split & (main == place) & (low == length))
+    for one in np.unique(kind[split]).tolist():
+        length, place = divmod(one, len(SOURCES))
+        found[SOURCES[place], length] = np.asarray(kind == one)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,14 +33,17 @@ def arm_totals(arm: str, rounds: Sequence[ArmRound]) -> LedgerTotals | None:
     """Of one arm; None unless every round has a ledger."""
     if not rounds or any(recorded.ledger.empty for recorded in rounds):
         return None
-    rows = pd.concat([recorded.ledger for recorded in rounds], ignore_index=True)
-    tokens = {name: int(np.nansum(numbers(rows, name))) for name in COLUMNS}
+    tables = [recorded.ledger for recorded in rounds]
+    tokens = {name: int(_sum(tables, name)) for name in COLUMNS}
     counters = {source: _counted(rounds, source) for source in SOURCES}
-    prompt = float(np.nansum(numbers(rows, "prompt_tokens")))
+    prompt = _sum(tables, "prompt_tokens")
+    evidence: Counter[str] = Counter()
+    for table in tables:
+        evidence.update({str(name): int(count) for name, count in table["evidence"].value_counts().items()})
     return LedgerTotals(
         arm=arm,
-        requests=len(rows),
-        evidence={str(name): int(count) for name, count in rows["evidence"].value_counts().sort_index().items()},
+        requests=sum(map(len, tables)),
+        evidence=dict(sorted(evidence.items())),
         tokens=tokens,
         counters=counters,
         mismatch_points={
@@ -47,6 +51,10 @@ def arm_totals(arm: str, rounds: Sequence[ArmRound]) -> LedgerTotals | None:
             for source, counted in counters.items()
         },
     )
+
+
+def _sum(tables: Sequence[pd.DataFrame], column: str) -> float:
+    return sum(float(np.nansum(numbers(table, column))) for table in tables)
 
 
 def _counted(rounds: Sequence[ArmRound], source: str) -> float | None:

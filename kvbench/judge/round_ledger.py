@@ -19,7 +19,10 @@ class RoundLedger:
 
     def __init__(self, table: pd.DataFrame, latencies: RoundLatencies) -> None:
         self._latencies = latencies
-        self._rows = pd.DataFrame() if table.empty else table.set_index("id").reindex(latencies.ids)
+        self._rows = pd.DataFrame()
+        if not table.empty:
+            in_order = np.array_equal(table["id"].to_numpy(), latencies.ids)
+            self._rows = table if in_order else table.set_index("id").reindex(latencies.ids)
 
     def tokens(self, source: str) -> Floats:
         """Of every request; NaN where it is not known."""

@@ -122,8 +122,8 @@ def fit_mix(requests: Requests, *, confidence: float) -> MixFit | None:
         return None
     whole = _coefficients(requests, names)
     labels = np.unique(requests.groups)
-    parts = [requests.only(requests.groups != label) for label in labels] if len(labels) > 1 else []
-    without = tuple(_coefficients(part, names) for part in parts)
+    left_out = labels if len(labels) > 1 else ()
+    without = tuple(_coefficients(requests.only(requests.groups != label), names) for label in left_out)
     return MixFit(whole, without, len(requests.seconds), confidence)
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from kvbench.engine.emulated.virtual import simulate
+from kvbench.judge import hit_quality as hitting
 from kvbench.judge.case import build_case
 from kvbench.judge.evidence import Comparison, RoundPair
 from kvbench.judge.hit_quality import hit_quality
@@ -17,6 +18,7 @@ from kvbench.judge.judge import judge
 from kvbench.judge.neighbours import neighbours
 from kvbench.judge.quality import HitQuality
 from kvbench.judge.verdict import CandidateVerdict, Outcome
+from kvbench.plan.cost_mix import METHOD
 from kvbench.record.tables import LEDGER
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
@@ -111,6 +113,29 @@ def test_the_costs_of_the_engine_are_found_again() -> None:
     assert costs["disk"].ci is not None
     assert costs["computed"].ci is not None
     assert costs["disk"].ci[1] < costs["computed"].ci[0], "computing costs more beyond doubt"
+
+
+def test_of_very_many_requests_a_part_is_fitted_which_is_said_and_is_always_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A million requests in each arm would take the fits minutes and gigabytes for the same line."""
+    every = quality()
+    assert every.method == METHOD
+    monkeypatch.setattr(hitting, "FITTED_AT_MOST", 300)
+    first, again = (hit_quality(build_case(compared())) for _ in range(2))
+    assert first is not None
+    assert first == again
+    total = sum(row.n for row in every.ttft_by_source)
+    assert first.method is not None
+    fitted = int(first.method.split("fitted to ")[1].split(" of ")[0])
+    assert 290 <= fitted <= 300 < total
+    assert first.method.endswith(" requests, drawn at random")
+    whole, part = ({cost.source: cost for cost in found.costs} for found in (every, first))
+    assert part["computed"].per_token_s == pytest.approx(whole["computed"].per_token_s, rel=0.1)
+    assert part.keys() == whole.keys()
+    for one, other in zip(first.worth, every.worth, strict=True):
+        assert (one.requests, one.tokens) == (other.requests, other.tokens), "what was saved is counted over all"
+        assert one.saved_s == pytest.approx(other.saved_s, rel=0.2)
 
 
 def test_good_promotions_saved_what_computing_would_have_taken() -> None:

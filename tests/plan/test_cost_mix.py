@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kvbench.plan.cost_mix import MixFit, Requests, fit_mix
 
@@ -102,3 +104,21 @@ def test_where_every_request_computes_the_same_nothing_is_known() -> None:
         requests.of_candidate,
     )
     assert fit_mix(same, confidence=0.95) is None
+
+
+def test_fits_without_one_round_are_made_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of nine tenths of a million requests, ten times at once, would be gigabytes."""
+    alive: list[weakref.ref[Requests]] = []
+    most = 0
+    sound = Requests.only
+
+    def noted(requests: Requests, chosen: NDArray[np.bool_]) -> Requests:
+        nonlocal most
+        part = sound(requests, chosen)
+        alive.append(weakref.ref(part))
+        most = max(most, sum(one() is not None for one in alive))
+        return part
+
+    monkeypatch.setattr(Requests, "only", noted)
+    fit = fitted(drawn(rounds=6))
+    assert (len(fit.without), len(alive), most) == (6, 6, 1)
