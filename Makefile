@@ -22,7 +22,7 @@ help:
 
 $(RUN): pyproject.toml requirements/run.txt
 	@test -n "$(PYTHON)" || { echo "kvbench needs Python 3.11 or newer on the PATH"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip show pip >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo "installing kvbench into $(VENV) (about a minute, once)"
 	@$(PIP) -r requirements/run.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
