@@ -16,7 +16,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   print measured figures (never part of the tests)"
 	@echo "make calibrate  measure the error rates of verdicts on emulated rounds and print the table (at most 30 minutes)"
-	@echo "make verify  longer proofs (hours): smollm2, replayed traces, LMCache, emulated and predicted against real, TTFT by source at 8k, a fuzz of metrics, a rollback rehearsed, an arm against itself, the mutation score of judge/"
+	@echo "make verify  longer proofs (hours): the coverage of judge/, spec/ and workload/, the demo and shipped comparisons, smollm2, replayed traces, LMCache, emulated and predicted against real, TTFT by source at 8k, a fuzz of metrics, a rollback rehearsed, an arm against itself, the mutation score of judge/"
 	@echo "make gpu-check  run the GPU profiles for real where there is a GPU (at most 10 minutes), and append to docs/verified.md"
 	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
 
@@ -52,6 +52,8 @@ calibrate: $(DEV)
 	@$(BIN)/python -m tests.proofs.calibrate
 
 verify: $(DEV)
+	@$(BIN)/python -m tests.proofs.coverage
+	@$(BIN)/python -m tests.proofs.first_verdict
 	@$(BIN)/python -m tests.proofs.smollm2
 	@$(BIN)/python -m tests.proofs.replay
 	@$(BIN)/python -m tests.proofs.emulated_sources

@@ -1,19 +1,28 @@
-"""One arm with a host and a disk tier on the embedded engine, recorded by `kvbench run`."""
+"""What proofs run on the embedded engine: an arm with a host and a disk tier, and commands that take their time."""
 
 from __future__ import annotations
 
 import json
+import math
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-__all__ = ["ARM", "host_and_disk", "recorded"]
+__all__ = ["ARM", "Stopped", "host_and_disk", "recorded", "runs_in", "see_to_its_end"]
 
 ARM = "host-and-disk"
+STOP_S = 60.0
+"""For a comparison that is told to stop: the engine's own time to end, and room."""
+
+
+class Stopped(Exception):
+    """The time given is over."""
 
 
 def host_and_disk(
@@ -49,3 +58,22 @@ def recorded(folder: Path, profile: Mapping[str, object], workload: Mapping[str,
         finally:
             run.terminate()  # it ends its engine; nothing happens when it is over
     return told
+
+
+def see_to_its_end(command: list[str], log: Path, until: float) -> int:
+    """Its exit code; what it says is added to `log`. Stopped, once told to end in order, when it is `until`."""
+    with log.open("a", encoding="utf-8") as out:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        try:
+            return child.wait(timeout=max(1.0, until - time.monotonic()) if math.isfinite(until) else None)
+        except subprocess.TimeoutExpired:
+            raise Stopped from None
+        finally:
+            if child.poll() is None:
+                child.send_signal(signal.SIGINT)
+                child.wait(timeout=STOP_S)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Run directories under `runs`, the oldest first."""
+    return sorted(path.parent for path in folder.glob("runs/*/run.json"))

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -38,6 +36,7 @@ from kvbench.judge.verdict import CandidateVerdict, Outcome
 from kvbench.record.manifest import Manifest
 from kvbench.record.run_directory import RunDirectory
 from kvbench.spec.rules import Rules
+from tests.proofs.embedded import Stopped, runs_in, see_to_its_end
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "real-aa.md"
 COMPARISONS = 20
@@ -47,9 +46,6 @@ MARGIN = 1.7
 MOST_BREACHES = 1
 AGAIN = 2
 """A comparison that turned out INVALID, on a host that did something else, is recorded again so often at most."""
-STOP_S = 60.0
-"""For a comparison that is told to stop: the engine's own time to end, and room."""
-
 BLOCK_BYTES = 262_144
 ARMS: dict[str, dict[str, dict[str, object]]] = {
     "device": {"device": {"blocks": 66}},
@@ -88,10 +84,6 @@ UNREACHABLE = 1000.0
 
 Noise = Mapping[str, float]
 """Rule to the standard deviation of its paired log ratio."""
-
-
-class Stopped(Exception):
-    """The time given is over."""
 
 
 @dataclass(frozen=True)
@@ -189,26 +181,7 @@ def record(number: int, folder: Path, until: float) -> None:
         command += ["--workload", str(paths["workload.yaml"]), "--rules", str(paths["rules.yaml"])]
         command += ["--out", str(folder / "runs")]
     say(f"comparison {number + 1} of {COMPARISONS} ({arm_of(number)}): {'goes on' if begun else 'begins'}")
-    _watched([sys.executable, "-m", "kvbench", "compare", *command], folder / "log.txt", until)
-
-
-def _watched(command: list[str], log: Path, until: float) -> None:
-    """See it to its end. Stopped, after telling it to end in order, when the time is over."""
-    with log.open("a", encoding="utf-8") as out:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        try:
-            child.wait(timeout=max(1.0, until - time.monotonic()) if math.isfinite(until) else None)
-        except subprocess.TimeoutExpired:
-            raise Stopped from None
-        finally:
-            if child.poll() is None:
-                child.send_signal(signal.SIGINT)
-                child.wait(timeout=STOP_S)
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """Run directories of one comparison, the oldest first; there is at most one that counts."""
-    return sorted(path.parent for path in folder.glob("runs/*/run.json"))
+    see_to_its_end([sys.executable, "-m", "kvbench", "compare", *command], folder / "log.txt", until)
 
 
 def read_comparison(number: int, folder: Path) -> Recorded | None:
