@@ -103,7 +103,7 @@ def block_tokens(engine: EngineSpec) -> int | None:
 def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
     """Everything in a profile that cannot be."""
     if engine.kind == "attached":
-        yield from _attached(engine)
+        yield from _attached(engine, tiers.disk)
     else:
         yield from _launched(engine)
     yield from _emulated(engine, tiers) if engine.kind == "emulated" else _not_emulated(engine)
@@ -120,7 +120,7 @@ def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
         yield from _lmcache(engine, tiers.host, tiers.disk)
 
 
-def _attached(engine: EngineSpec) -> Iterator[Problem]:
+def _attached(engine: EngineSpec, disk: DiskTier | None) -> Iterator[Problem]:
     if engine.base_url is None:
         yield ("engine",), "kind attached needs base_url, such as http://127.0.0.1:8000"
     for key in ("environment", "image", "container", "command", "revision", "args", "env"):
@@ -129,6 +129,16 @@ def _attached(engine: EngineSpec) -> Iterator[Problem]:
                 ("engine", key),
                 "an attached server is started by somebody else, so this has no effect; leave it out",
             )
+    if engine.ready_timeout != type(engine).model_fields["ready_timeout"].default:
+        yield (
+            ("engine", "ready_timeout"),
+            "an attached server must answer already, so nobody waits for it; leave it out",
+        )
+    if disk is not None and disk.size_limit is not None:
+        yield (
+            ("tiers", "disk", "size_limit"),
+            "the files of an attached server are not watched; limit them where it is started, and leave this out",
+        )
     for name, text in header_problems(engine.headers, engine.api_key_env):
         yield ("engine", "headers", name), text
     addresses = [url for url in (engine.base_url, engine.metrics_url) if url is not None]
@@ -275,6 +285,8 @@ def _disk(engine: EngineSpec, host: HostTier | None, disk: DiskTier) -> Iterator
             ("tiers", "host", "store_threshold"),
             "vLLM refuses store_threshold (2 or more) together with a disk tier",
         )
+    if disk.locality is not None and engine.environment in EMBEDDED and host is not None and host.via != "lmcache":
+        yield (*path, "locality"), "has no effect on the embedded engine; leave it out"
     if disk.throttle is not None:
         yield from _throttle(engine, (*path, "throttle"))
 

@@ -171,6 +171,7 @@ BROKEN = [
     (P, "{max-model-len: 4096}", "{a-b: 1, a_b: 2}", 7, "engine.args.a_b", "the flag a-b is given twice"),
     (P, "  host:\n    size: 64MiB\n    policy: lru\n", "", 12, "tiers.disk", "stands behind the host tier"),
     (P, "path: /mnt/kv", "path: $HOME/kv", 15, "tiers.disk.path", "environment variables are not replaced"),
+    (P, "path: /mnt/kv", "path: /mnt/kv, locality: LOCAL", 15, "tiers.disk.locality", "on the embedded engine"),
     (P, "model: tiny", "model: tinny", 6, "engine.model", "did you mean 'tiny'?"),
     (P, "kind: vllm", "kind: attached", 2, "engine", "kind attached needs base_url"),
     (P, "  version", "  image: vllm:latest\n  version", 5, "engine.image", "give one of environment, image"),

@@ -140,6 +140,23 @@ def test_a_secret_in_the_place_of_a_name_is_not_repeated(tmp_path: Path) -> None
     assert "sk-secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("engine", "tiers", "line", "key"),
+    [
+        ("\n  ready_timeout: 2s", "", 6, "engine.ready_timeout"),
+        ("", "tiers:\n  disk: {path: /mnt/kv, size_limit: 1GiB}\n", 7, "tiers.disk.size_limit"),
+    ],
+)
+def test_what_has_no_effect_on_a_server_that_runs_already_is_refused(
+    tmp_path: Path, engine: str, tiers: str, line: int, key: str
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(f"name: a\nengine:\n  kind: attached\n  model: m\n  base_url: http://h{engine}\n{tiers}")
+    with pytest.raises(InputError, match="an attached server") as caught:
+        load_profile(file)
+    assert f"{file}:{line}: {key}: " in str(caught.value)
+
+
 def test_missing_files_name_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "baseline.yaml").write_text(PROFILE)
     with pytest.raises(InputError, match=r"there is no such file\n  → did you mean baseline.yaml\?"):
