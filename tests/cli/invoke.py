@@ -13,6 +13,9 @@ from unittest import mock
 
 from kvbench.cli import main
 
+CRASH = ("Traceback", "kvbench failed:", "fault of kvbench itself")
+"""What is said of an error that nobody foresaw; its traceback is kept in a file and not shown."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -25,6 +28,11 @@ class Answer:
     @property
     def text(self) -> str:
         return self.out + self.err
+
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended with an error that nobody foresaw."""
+        return any(words in self.text for words in CRASH)
 
 
 def kvbench(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -17,15 +18,36 @@ from tests.cli.files import RULES, WORKLOAD, attached_profile, write
 from tests.cli.invoke import Answer, kvbench
 from tests.standin.server import Behaviour, stand_in
 
+PROVABLE = """\
+guardrails:
+  - {id: ttft-p90, metric: ttft, quantile: 0.9, max_ratio: 3}
+  - {id: errors, metric: error_rate, max: 5%}
+benefits:
+  - {id: long-ttft, metric: ttft, class: long, quantile: 0.5, max_ratio: 0.8}
+rounds: {min: 3, max: 3}
+validity: {send_lag_p99: 200ms, contention: 4}
+"""
+"""All that three rounds at stand-ins can show; outputs of a server without metrics cannot be told by source."""
 
-def compare(folder: Path, *behaviours: Behaviour, options: Sequence[str] = ()) -> tuple[Answer, Path]:
-    """Compare stand-ins, the first of which is the baseline; the answer and the folder of the run."""
+
+def compare(
+    folder: Path,
+    *behaviours: Behaviour,
+    options: Sequence[str] = (),
+    rules: str = RULES,
+    tiers: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Answer, Path]:
+    """Compare stand-ins, the first of which is the baseline; the answer and the folder of the run.
+
+    `tiers` are declared by the arms of these names.
+    """
     with ExitStack() as stack:
         urls = [stack.enter_context(stand_in(behaviour))[0] for behaviour in behaviours]
         arms = {"base": attached_profile("base", urls[0])}
         for number, url in enumerate(urls[1:], start=1):
             arms[f"other-{number}"] = attached_profile(f"other-{number}", f"{url}/v1")
-        files = write(folder, **arms, workload=WORKLOAD, rules=RULES)
+        arms |= {name: f"{arms[name]}tiers: {declared}\n" for name, declared in tiers.items()}
+        files = write(folder, **arms, workload=WORKLOAD, rules=rules)
         answer = kvbench(
             "compare", *(files[name] for name in arms), "--workload", files["workload"], "--rules", files["rules"],
             "--out", folder / "results", *options, timeout_s=400,
@@ -37,14 +59,25 @@ def compare(folder: Path, *behaviours: Behaviour, options: Sequence[str] = ()) -
 
 @pytest.fixture(scope="module")
 def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[tuple[Answer, Path]]]]:
-    """Both comparisons of this file at once: most of their time is waiting."""
-    same, faulty = tmp_path_factory.mktemp("same"), tmp_path_factory.mktemp("faulty")
-    with ThreadPoolExecutor(2) as threads:
+    """All comparisons of this file at once: most of their time is waiting."""
+    same, faulty, better = (tmp_path_factory.mktemp(name) for name in ("same", "faulty", "better"))
+    with ThreadPoolExecutor(3) as threads:
         yield {
             "same": threads.submit(compare, same, Behaviour(), Behaviour(), options=["--json"]),
             # One baseline against a candidate of each fault, one round each.
             "faulty": threads.submit(
                 compare, faulty, Behaviour(), *FAULTS.values(), options=["--json", "--rounds", "1"]
+            ),
+            # Two candidates that are far better than the baseline, the second without metrics.
+            "better": threads.submit(
+                compare,
+                better,
+                Behaviour(first_token_s=0.15),
+                Behaviour(),
+                Behaviour(metrics=False),
+                options=["--json"],
+                rules=PROVABLE,
+                tiers={"other-2": "{host: {size: 1GiB}}"},
             ),
         }
 
@@ -140,7 +173,7 @@ def test_the_worst_of_several_candidates_is_the_answer(faulty: tuple[Answer, Pat
     assert len(document["candidates"]) == len(FAULTS)
     assert document["verdict"] == "INVALID", answer.err
     assert answer.code == document["exit_code"] == 4
-    assert "Traceback" not in answer.text
+    assert not answer.crashed
 
 
 def test_a_candidate_with_short_answers_is_unstable(faulty: tuple[Answer, Path]) -> None:
@@ -150,10 +183,23 @@ def test_a_candidate_with_short_answers_is_unstable(faulty: tuple[Answer, Path])
     assert "stability" in failed or "errors" in failed
 
 
-def test_a_server_without_metrics_is_never_go(faulty: tuple[Answer, Path]) -> None:
+def test_a_server_without_metrics_is_inconclusive(faulty: tuple[Answer, Path]) -> None:
     verdict = of(faulty, "no metrics")
-    assert verdict["verdict"] in ("INCONCLUSIVE", "INVALID", "NO_GO")
+    assert (verdict["verdict"], verdict["exit_code"]) == ("INCONCLUSIVE", 3)
     assert verdict["sources"][arm("no metrics")]["computed"] is None
+
+
+def test_a_tier_on_a_server_without_metrics_is_inconclusive_though_all_else_is_proven(
+    side_by_side: dict[str, Future[tuple[Answer, Path]]],
+) -> None:
+    """The other candidate, just as good, adds no tier and tells its metrics: nothing but evidence is missing."""
+    answer, _run = side_by_side["better"].result()
+    told, blind = json.loads(answer.out)["candidates"]
+    assert told["verdict"] == "GO", told["reasons"]
+    assert (blind["verdict"], blind["exit_code"], answer.code) == ("INCONCLUSIVE", 3, 3), blind["reasons"]
+    status = {rule["rule"]: rule["status"] for rule in blind["rules"] if rule["kind"] != "validity"}
+    assert status["tier-used"] == "unknown"
+    assert {status[rule] for rule in ("ttft-p90", "errors", "stability", "long-ttft")} == {"pass"}
 
 
 def test_metrics_that_vanish_make_the_run_invalid(faulty: tuple[Answer, Path]) -> None:

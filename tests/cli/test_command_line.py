@@ -100,6 +100,7 @@ def test_a_fault_of_our_own_is_one_sentence_and_its_traceback_is_kept(
     (kept,) = tmp_path.glob("kvbench-crash-*.txt")
     assert "Traceback" in kept.read_text()
     assert "Traceback" not in answer.text
+    assert answer.crashed, "or tests of wrong input would take it for a clear message"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
