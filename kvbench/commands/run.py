@@ -41,7 +41,8 @@ def run(
 ) -> None:
     """Record one arm; nothing is judged.
 
-    Exit code 4 when its engine died, froze or was not as asked. `kvbench compare --resume` goes on with it.
+    Exit code 4 when its engine died, froze, served nothing or was not as asked. `kvbench compare --resume` goes on
+    with it.
     """
     from kvbench.compare.request import read_arm
 

@@ -230,5 +230,4 @@ def _show_figures(run: RunDirectory, manifest: Manifest, console: Console, as_js
         print_document(summary)
     else:
         show_summary(console, manifest, summary)
-    failed = summary["events"] or summary["config_differences"]
-    sys.exit(RunError.exit_code if failed else 0)
+    sys.exit(RunError.exit_code if summary["failures"] else 0)

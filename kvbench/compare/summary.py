@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from kvbench.compare.stored import read_round
 from kvbench.judge.case import JudgedRound
+from kvbench.judge.evidence import ArmRound
+from kvbench.judge.guardrails import event_words
 from kvbench.judge.hit_quality import source_rows
 from kvbench.judge.host_path import arm_host
 from kvbench.judge.latency import carries
@@ -59,7 +63,26 @@ def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
         "host": None if host is None else host.model_dump(),
         "events": [{"kind": e.kind, "t_s": e.t_s, "detail": e.detail} for r in rounds for e in r.events],
         "config_differences": sorted({d for r in rounds for d in r.config_differences}),
+        "failures": list(dict.fromkeys(failure for r in rounds for failure in _failures(r))),
     }
+
+
+def _failures(recorded: ArmRound) -> Iterator[str]:
+    """What makes the recording of a round worthless, as sentences."""
+    if recorded.events:
+        yield event_words(recorded)
+        return
+    for difference in recorded.config_differences:
+        yield f"the running engine of {recorded.arm} is not as asked: {difference}"
+    if not len(recorded.requests):
+        return
+    measured = recorded.requests[recorded.requests["measured"].astype(bool)]
+    if len(measured) and (measured["status"] == "error").all():
+        commonest = measured["error"].value_counts().index[0]
+        yield (
+            f"none of the {len(measured):,} requests to {recorded.arm} in round {recorded.index} succeeded; most "
+            f"often: {commonest}"
+        )
 
 
 def show_summary(console: Console, manifest: Manifest, summary: dict[str, object]) -> None:
@@ -81,9 +104,10 @@ def show_summary(console: Console, manifest: Manifest, summary: dict[str, object
     shares = ", ".join(f"{n} {'not told' if v is None else f'{v:,.0f}'}" for n, v in sources.items())
     console.print(f"prompt tokens by source: {shares}", markup=False)
     _show_hits(console, summary)
-    for kind in ("events", "config_differences"):
-        for entry in summary[kind] if isinstance(summary[kind], list) else ():  # type: ignore[attr-defined]
-            say(console, f"{kind.replace('_', ' ')}: {entry}")
+    failures = summary["failures"]
+    assert isinstance(failures, list)  # noqa: S101 - made above
+    for failure in failures:
+        say(console, f"error: {failure}")
     say(console, f"recorded in {summary['run']}")
 
 

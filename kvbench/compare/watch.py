@@ -22,6 +22,11 @@ A minute is longer than any step of a healthy engine and shorter than the defaul
 behind it (schedulers that dead-lock under KV pressure while `/health` stays 200) are endless stalls.
 """
 
+UNANSWERED = 10
+"""So many requests that failed without a refusal since the last token count as requests under way, whatever the
+metrics say: a gateway may hang in front of an idle engine, and not every server has metrics. Fewer may be lost one
+by one."""
+
 AROUND_S = 5.0
 """Where a server does not tell when its process began, counters that begin anew are a restart when requests failed
 or the processes changed within this time of it; engines take longer than that to come back, so their users do
@@ -65,7 +70,11 @@ class Watch:
         self._refusals = Refusals()
         self._looked_at = float("-inf")
         self._tokens: float | None = None
-        self._moved_at: float | None = None
+        self._moved_at = float("-inf")
+        """When the newest token came, or when nothing was under way by the metrics."""
+        self._token_at = float("-inf")
+        self._unanswered = 0.0
+        self._unanswered_before_token = 0.0
         self._client_tokens = 0.0
         self._failed = 0.0
         self._anew_at = float("-inf")
@@ -78,14 +87,15 @@ class Watch:
 
     def answers(self, *, refused: int, served: float, status: int | None) -> None:
         """Tell how many requests were answered with a status of 500 or more, which one the newest was, and a figure
-        that changes whenever anything of another answer comes."""
+        that changes whenever anything of another answer comes; after `requests_failed` of the same moment."""
+        self._unanswered = self._failed - refused
         self._refusals.tell(self._clock(), refused=refused, served=served, status=status)
 
     def tokens_received(self, total: float) -> None:
         """Tell how many output tokens the client has seen: progress even when metrics are missing."""
         if total > self._client_tokens:
             self._client_tokens = total
-            self._moved_at = self._clock()
+            self._token_came(self._clock())
 
     def __call__(self) -> bool:
         """Look, at most once a second; record what happened."""
@@ -133,7 +143,15 @@ class Watch:
         metrics = self._latest()
         tokens = metrics.get("prompt_tokens", 0.0) + metrics.get("generation_tokens", 0.0)
         busy = metrics.get("requests_running", 0.0) + metrics.get("requests_waiting", 0.0) > 0
-        if self._moved_at is None or not busy or tokens != self._tokens:
+        if tokens != self._tokens:
             self._tokens = tokens
+            self._token_came(now)
+        if not busy:
             self._moved_at = now
-        return now - self._moved_at > self._frozen_after_s
+        unanswered = self._unanswered - self._unanswered_before_token
+        since = self._token_at if unanswered >= UNANSWERED else self._moved_at
+        return now - since > self._frozen_after_s
+
+    def _token_came(self, now: float) -> None:
+        self._moved_at = self._token_at = now
+        self._unanswered_before_token = self._unanswered

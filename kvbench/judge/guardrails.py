@@ -15,7 +15,7 @@ from kvbench.judge.sustained_rule import evaluate_sustained
 from kvbench.judge.verdict import RuleResult, Status
 from kvbench.spec.rules import Guardrail
 
-__all__ = ["STABILITY", "breach_level", "judge_guardrails"]
+__all__ = ["STABILITY", "breach_level", "event_words", "judge_guardrails"]
 
 STABILITY = "stability"
 HAPPENED = {"died": "died", "frozen": "froze", "restarted": "restarted", "refusing": "stopped serving"}
@@ -73,7 +73,7 @@ def _faults(
     """What happened to the candidate alone, and what happened to both."""
     alone: list[str] = []
     shared: list[str] = []
-    events = [_event_words(recorded) for recorded in candidate if recorded.events]
+    events = [event_words(recorded) for recorded in candidate if recorded.events]
     (shared if any(recorded.events for recorded in baseline) else alone).extend(events)
     seen = lengths(candidate)
     if _too_short(seen, tolerated):
@@ -84,7 +84,8 @@ def _faults(
     return alone, shared
 
 
-def _event_words(recorded: ArmRound) -> str:
+def event_words(recorded: ArmRound) -> str:
+    """The first of what happened to the engine in a round, as a sentence."""
     event = recorded.events[0]
     return (
         f"the engine of {recorded.arm} {HAPPENED[event.kind]} {wording.value(event.t_s, 's')} into round "

@@ -100,6 +100,53 @@ def test_progress_of_any_kind_is_not_frozen(moves) -> None:
         scene.now += 1.0
 
 
+def failing(scene: Scene, watch: Watch, *, for_s: int, per_s: float, refused: float = 0.0) -> None:
+    """Requests that fail, at a steady pace, until something is noticed; a share of them by a refusal."""
+    watch.time_zero = scene.now
+    for second in range(for_s):
+        watch.tokens_received(7.0)
+        watch.requests_failed(per_s * second)
+        watch.answers(refused=int(refused * per_s * second), served=float(second), status=503)
+        if watch():
+            return
+        scene.now += 1.0
+
+
+@pytest.mark.parametrize("metrics", [{}, {"requests_running": 0.0, "prompt_tokens": 5.0}], ids=["none", "idle"])
+def test_requests_that_all_fail_without_a_token_are_frozen_whatever_the_metrics_say(
+    metrics: dict[str, float],
+) -> None:
+    scene = Scene(metrics=metrics)
+    watch = scene.watch()
+    failing(scene, watch, for_s=100, per_s=2)
+    assert [(e.kind, e.t_s) for e in watch.events] == [("frozen", 31.0)]
+
+
+def test_a_few_lost_requests_are_errors_and_not_a_frozen_engine() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    failing(scene, watch, for_s=100, per_s=0.09)
+    assert watch.events == []
+
+
+def test_requests_that_are_refused_have_been_answered() -> None:
+    scene = Scene()
+    watch = scene.watch()
+    failing(scene, watch, for_s=100, per_s=2, refused=1.0)
+    assert watch.events == []
+
+
+def test_an_engine_too_slow_for_every_time_out_is_not_frozen_while_it_computes() -> None:
+    scene = Scene(metrics={"prompt_tokens": 5.0})
+    watch = scene.watch()
+    for second in range(100):
+        watch.requests_failed(2.0 * second)
+        watch.answers(refused=0, served=0.0, status=None)
+        scene.metrics["prompt_tokens"] += second % 20 == 0
+        assert not watch()
+        scene.now += 1.0
+
+
 @pytest.mark.parametrize("prompt_tokens", [20.0, 900.0], ids=["tells less", "tells more"])
 def test_another_process_is_a_restart_whatever_it_counts_and_though_no_request_failed(prompt_tokens: float) -> None:
     scene = Scene(metrics={"prompt_tokens": 500.0})
