@@ -12,8 +12,9 @@ from kvbench.errors import InputError
 from kvbench.judge.phases import measured_end, measured_start
 from kvbench.judge.sample_check import check_sample, check_windows, scarce
 from kvbench.plan.profile_geometry import kv_bytes_per_token
-from kvbench.plan.reuse import expected_sources
+from kvbench.plan.profile_sources import profile_sources
 from kvbench.report.plain import plain
+from kvbench.spec.fitness import usual_block_tokens
 from kvbench.spec.loading import Experiment
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_seconds
@@ -73,7 +74,7 @@ def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPl
     """Build the first round's schedule and look at it. InputError when it cannot be built at all."""
     rounds = experiment.rules.rounds
     schedule, played = _first_schedule(experiment)
-    summary = describe(schedule, _block_tokens(experiment.baseline)) if schedule else None
+    summary = describe(schedule, usual_block_tokens(experiment.baseline.engine)) if schedule else None
     if played is not None and summary is not None:
         summary = replace(summary, compactions=0)  # no turn of a replay carries anything, rewritten or not
     round_s = sum(phase.for_s for phase in experiment.workload.phases)
@@ -94,7 +95,7 @@ def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPl
 
 
 def _first_schedule(experiment: Experiment) -> tuple[Schedule | None, ReplaySummary | None]:
-    capacities = _capacities_tokens(experiment.baseline)
+    capacities = _capacities_tokens(experiment)
     needs_engine = any(c.prefix and c.prefix.working_set for c in experiment.workload.classes.values())
     if needs_engine and capacities is None:
         return None, None
@@ -110,7 +111,7 @@ def _schedule(experiment: Experiment, index: int, capacities_tokens: dict[str, i
     return build_schedule(
         experiment.workload,
         index,
-        block_tokens=_block_tokens(experiment.baseline),
+        block_tokens=usual_block_tokens(experiment.baseline.engine),
         capacities_tokens=capacities_tokens,
         max_model_len=_longest(experiment.baseline),
     )
@@ -130,7 +131,7 @@ def _refused(experiment: Experiment, first: Schedule | None) -> list[str]:
     if load.arrivals.process == "closed":
         uncounted: dict[str, int | None] = dict.fromkeys(load.classes)
         return [*check_sample(rules, uncounted), *check_windows(rules, {}, *span_s)]
-    known = _capacities_tokens(experiment.baseline) or ANY_CAPACITY
+    known = _capacities_tokens(experiment) or ANY_CAPACITY
     schedule = first or _schedule(experiment, 1, known)
     counts = [_measured(schedule)]
     if trace is None and scarce(rules, counts[0]):
@@ -162,39 +163,31 @@ def _due(schedule: Schedule) -> dict[str, list[float]]:
     return {name: times for name, times in due.items() if name not in follow}
 
 
-def _block_tokens(profile: Profile) -> int:
-    """What the profile asks for, else the default of its platform: 128 on CPU, 16 on GPUs (vLLM 0.32)."""
-    asked = profile.engine.args.get("block-size")
-    if isinstance(asked, int):
-        return asked
-    return 128 if profile.engine.environment == "vllm-cpu" else 16
-
-
-def _capacities_tokens(profile: Profile) -> dict[str, int] | None:
-    blocks = profile.tiers.device.blocks
+def _capacities_tokens(experiment: Experiment) -> dict[str, int] | None:
+    """As a run sizes its pools: by the baseline's device and the largest host tier among the arms."""
+    baseline = experiment.baseline
+    blocks = baseline.tiers.device.blocks
     if blocks is None:
         return None
-    capacities = {"device": blocks * _block_tokens(profile)}
-    per_token = kv_bytes_per_token(profile)
-    if profile.tiers.host is not None and per_token:
-        capacities["host"] = profile.tiers.host.size // per_token
+    capacities = {"device": blocks * usual_block_tokens(baseline.engine)}
+    per_token = kv_bytes_per_token(baseline)
+    hosts = [arm.tiers.host.size for arm in experiment.arms if arm.tiers.host is not None]
+    if hosts and per_token:
+        capacities["host"] = max(hosts) // per_token
     return capacities
 
 
 def _expected(profile: Profile, schedule: Schedule | None) -> dict[str, int] | None:
-    blocks = profile.tiers.device.blocks
-    per_token = kv_bytes_per_token(profile)
-    if schedule is None or blocks is None or (profile.tiers.host is not None and per_token is None):
+    blocks, host = profile.tiers.device.blocks, profile.tiers.host
+    if schedule is None or blocks is None:
         return None
-    block_tokens = _block_tokens(profile)
-    host = profile.tiers.host
-    return expected_sources(
+    return profile_sources(
         schedule,
-        block_tokens=block_tokens,
+        profile,
+        block_tokens=usual_block_tokens(profile.engine),
         device_blocks=blocks,
-        host_blocks=host.size // (per_token * block_tokens) if host and per_token else 0,
+        host_bytes=host.size if host is not None else 0,
         disk=profile.tiers.disk is not None,
-        host_policy=profile.tiers.host_policy,
     )
 
 

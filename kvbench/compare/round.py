@@ -32,7 +32,7 @@ from kvbench.observe.kv_events import KvEventListener
 from kvbench.observe.precedence import observers_first
 from kvbench.observe.scrape import Scraper
 from kvbench.plan.profile_geometry import kv_bytes_per_token
-from kvbench.plan.reuse import expected_sources
+from kvbench.plan.profile_sources import profile_sources
 from kvbench.record.journal import Journal
 from kvbench.record.manifest import EngineEventRecord, RoundRecord, ScrapeRecord
 from kvbench.record.run_directory import utc_now
@@ -329,19 +329,14 @@ def _capacities(job: RoundJob, effective: Effective) -> dict[str, float]:
 
 def _expected(job: RoundJob, journal: Journal, effective: Effective) -> dict[str, float] | None:
     """Tokens by source that the schedule's reuse predicts at this engine's sizes."""
-    per_token = kv_bytes_per_token(job.profile)
     if effective.block_tokens is None or effective.device_blocks is None:
         return None
-    host_bytes = effective.host_bytes or 0
-    if host_bytes and per_token is None:
-        return None
-    host_blocks = int(host_bytes // (per_token * effective.block_tokens)) if per_token else 0
-    sources = expected_sources(
+    sources = profile_sources(
         read_schedule(journal.run.schedule_path(job.index)),
+        job.profile,
         block_tokens=effective.block_tokens,
         device_blocks=effective.device_blocks,
-        host_blocks=host_blocks,
+        host_bytes=effective.host_bytes or 0,
         disk=bool(effective.disk),
-        host_policy=job.profile.tiers.host_policy,
     )
-    return {source: float(tokens) for source, tokens in sources.items()}
+    return {source: float(tokens) for source, tokens in sources.items()} if sources is not None else None

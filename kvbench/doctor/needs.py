@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvbench.doctor.host import ModelFiles
-from kvbench.engine.lmcache import chunk_tokens as lmcache_chunk_tokens
-from kvbench.engine.lmcache import via_lmcache
 from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT
-from kvbench.spec.fitness import block_tokens
+from kvbench.spec.fitness import block_tokens, usual_block_tokens
 from kvbench.spec.profile import Profile
 
 __all__ = [
@@ -32,9 +30,6 @@ NCCL_SHM_BYTES = 2**30
 
 PAGE_BYTES = 4096
 """vLLM rounds a chunk up to whole pages."""
-
-GPU_BLOCK_TOKENS = {"vllm": 16, "tensorrt-llm": 32}
-"""Defaults of the engines on GPUs."""
 
 LONGEST_TOKENS = 8_192
 """Length that budgets are worked out for where the profile allows longer prompts, or does not say."""
@@ -103,13 +98,8 @@ def region_bytes(profile: Profile) -> int:
 
 def chunk_tokens(profile: Profile) -> int:
     """Tokens that move between tiers at once."""
-    block = block_tokens(profile.engine) or GPU_BLOCK_TOKENS.get(profile.engine.kind, 16)
-    host = profile.tiers.host
-    if host is None:
-        return block
-    if via_lmcache(profile):
-        return lmcache_chunk_tokens(profile)
-    return host.chunk_tokens or block * (host.blocks_per_chunk or 1)
+    block, host = usual_block_tokens(profile.engine), profile.tiers.host
+    return block if host is None else host.tokens_per_chunk(block)
 
 
 def chunk_bytes(profile: Profile, model: ModelFiles | None) -> int | None:

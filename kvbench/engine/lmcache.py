@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 
 from kvbench.engine.base import Rendered
 from kvbench.engine.ports import LOOPBACK
-from kvbench.spec.fitness import LMCACHE_CHUNK_TOKENS, block_tokens
+from kvbench.spec.fitness import LMCACHE_CHUNK_TOKENS, usual_block_tokens
 from kvbench.spec.profile import HostTier, Profile
 
 __all__ = [
@@ -76,12 +76,8 @@ def gib(size_bytes: int) -> str:
 
 def chunk_tokens(profile: Profile) -> int:
     """Tokens that are kept as one."""
-    host, size = profile.tiers.host, block_tokens(profile.engine)
-    if host is not None and host.chunk_tokens is not None:
-        return host.chunk_tokens
-    if host is not None and host.blocks_per_chunk is not None and size is not None:
-        return host.blocks_per_chunk * size
-    return LMCACHE_CHUNK_TOKENS
+    host = profile.tiers.host
+    return LMCACHE_CHUNK_TOKENS if host is None else host.tokens_per_chunk(usual_block_tokens(profile.engine))
 
 
 def server_command(engine: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from kvbench.engine.host_copy import connector_config, plugin_path
 from kvbench.engine.lmcache import (
     BESIDE,
     LmcacheServer,
-    chunk_tokens,
     has_server,
     in_process,
     in_process_file,
@@ -237,11 +236,9 @@ def blocks_per_chunk(profile: Profile) -> int:
     host, size = profile.tiers.host, block_tokens(profile.engine)
     if host is None:
         return 1
-    if host.via == "lmcache":
-        return chunk_tokens(profile) // size if size is not None else 1
-    if host.chunk_tokens is not None and size is not None:
-        return host.chunk_tokens // size  # a multiple, or the profile would not have loaded
-    return host.blocks_per_chunk or 1
+    if size is None:
+        return host.blocks_per_chunk or 1
+    return host.tokens_per_chunk(size) // size  # a multiple, or the profile would not have loaded
 
 
 def _environment(profile: Profile, place: Place) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kvbench.engine.flags import flag_name
-from kvbench.engine.lmcache import chunk_tokens
 from kvbench.spec.fitness import block_tokens
 from kvbench.spec.profile import HostTier, Profile
 from kvbench.spec.quantity import show_bytes
@@ -103,9 +102,9 @@ def _chunk_bytes(profile: Profile, host: HostTier) -> int | None:
     per_token = kv_bytes_per_token(profile)
     if per_token is None:
         return None
+    tokens = host.tokens_per_chunk(block_tokens(profile.engine) or LEAST_BLOCK)
     if host.via == "lmcache":
-        return per_token * chunk_tokens(profile)
-    tokens = host.chunk_tokens or (host.blocks_per_chunk or 1) * (block_tokens(profile.engine) or LEAST_BLOCK)
+        return per_token * tokens
     return -(-per_token * tokens // PAGE_BYTES) * PAGE_BYTES
 
 

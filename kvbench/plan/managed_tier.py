@@ -2,6 +2,7 @@
 
 The policies are those of the emulated engine, which are checked against vLLM's own. A request's blocks are offered
 at once: those that are not there are stored if there is room beside the others of the same request, else none is.
+With a threshold, only those that are offered often enough count.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from kvbench.engine.emulated.host import Access, HostChunks
+from kvbench.engine.emulated.host import MOST_TRACKED, Access, HostChunks
 
 __all__ = ["ManagedTier", "Part"]
 
@@ -20,12 +21,20 @@ Part = tuple[int, int, int]
 class ManagedTier:
     """Blocks by the run that they are part of and their place in it. `run_sizes` has the blocks of every run."""
 
-    def __init__(self, capacity: int, policy: str, run_sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        policy: str,
+        run_sizes: Sequence[int],
+        *,
+        store_threshold: int = 0,
+        most_tracked: int = MOST_TRACKED,
+    ) -> None:
         self.writes = 0
         """Blocks stored so far."""
         self._sizes = run_sizes
         self._first = [0, *accumulate(run_sizes)]
-        self._host = HostChunks(capacity, policy)
+        self._host = HostChunks(capacity, policy, store_threshold=store_threshold, most_tracked=most_tracked)
 
     def reach(self, run: int, block: int) -> int:
         """How far from this block on a run is held without a gap; `block` itself when that one is not."""

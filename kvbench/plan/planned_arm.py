@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvbench.engine.emulated.sizes import DEFAULTS, DEVICE_BLOCKS
+from kvbench.engine.emulated.sizes import DEVICE_BLOCKS
 from kvbench.engine.models import BUILT_IN_MODELS, model_directory
 from kvbench.errors import InputError
-from kvbench.plan.budget import BLOCK_TOKENS
 from kvbench.plan.engine_costs import EngineCosts, profile_costs
+from kvbench.plan.host_rules import HostRules, host_rules
 from kvbench.plan.probe_file import ProbeFile
 from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.setting import Setting, Wishes, make_setting
 from kvbench.spec.emulation import Emulation, Noise
+from kvbench.spec.fitness import usual_block_tokens
 from kvbench.spec.profile import HostTier, Profile, Tiers
 from kvbench.spec.quantity import show_bytes
 
@@ -52,9 +53,9 @@ class PlannedArm:
         return host.size // self.block_bytes if host is not None else 0
 
     @property
-    def host_policy(self) -> str:
-        """What the host tier evicts by; of an arm without one, what one would."""
-        return self.profile.tiers.host_policy
+    def host_rules(self) -> HostRules:
+        """What the host tier keeps and gives up; of an arm without one, what one would."""
+        return host_rules(self.profile.tiers.host, self.block_tokens)
 
     @property
     def capacities_tokens(self) -> dict[str, int]:
@@ -91,7 +92,7 @@ def planned_arm(profile: Profile, wishes: Wishes, probe: ProbeFile | None) -> Pl
     known = profile.engine.kind == "emulated" or profile.engine.model in BUILT_IN_MODELS
     setting = make_setting(_about_the_gpus(profile, _about_the_model(profile, wishes, known=known)))
     notes: list[str] = []
-    block_tokens = _whole(profile, "block-size", DEFAULTS["block-size"] if known else BLOCK_TOKENS)
+    block_tokens = usual_block_tokens(profile.engine)
     token_bytes = _token_bytes(profile, wishes, setting, known=known)
     block_bytes = block_tokens * token_bytes
     blocks = _device_blocks(profile, wishes, setting, block_bytes, notes, known=known)
@@ -191,8 +192,3 @@ def _device_blocks(
             do="give it more with --device-kv, or more GPUs with tensor-parallel-size",
         )
     return found
-
-
-def _whole(profile: Profile, flag: str, default: int) -> int:
-    value = profile.engine.args.get(flag)
-    return value if isinstance(value, int) and not isinstance(value, bool) else default

@@ -189,7 +189,7 @@ def _head(schedule: Schedule, arm: PlannedArm, left_out: int) -> dict[str, objec
             "bytes_per_token": arm.token_bytes,
             "device_bytes": arm.device_blocks * arm.block_bytes,
             "host_bytes": arm.host_blocks * arm.block_bytes,
-            "host_policy": arm.host_policy,
+            "host_policy": arm.host_rules.policy,
             "disk": arm.disk,
         },
     }
@@ -244,7 +244,7 @@ def _disk(schedule: Schedule, arm: PlannedArm, bend: SweepPoint, written: int) -
         device_blocks=arm.device_blocks,
         host_blocks=bend.size_bytes // arm.block_bytes,
         disk=True,
-        host_policy=arm.host_policy,
+        host_rules=arm.host_rules,
     )
     served = 1.0 - tokens["computed"] / (sum(tokens.values()) or 1)
     left = bend.shares["computed"]

@@ -5,12 +5,14 @@ Answers in tokens by source. Serial and instantaneous: no request overlaps anoth
 
 from __future__ import annotations
 
+from kvbench.plan.host_rules import HostRules
 from kvbench.plan.managed_tier import ManagedTier
 from kvbench.workload.blocks import BlockPaths, Path, RequestBlocks, block_paths
 from kvbench.workload.schedule import Schedule
 
 __all__ = ["expected_sources"]
 
+_USUAL = HostRules()
 _NULL_BLOCKS = 1
 """Of the device blocks that vLLM states, one is its null block and never holds KV (`BlockPool.null_block`)."""
 
@@ -22,7 +24,7 @@ def expected_sources(
     device_blocks: int,
     host_blocks: int = 0,
     disk: bool = False,
-    host_policy: str = "lru",
+    host_rules: HostRules = _USUAL,
 ) -> dict[str, int]:
     """Prompt tokens of measured requests by source: `device`, `host`, `disk`, `computed`; everything is replayed.
 
@@ -33,22 +35,29 @@ def expected_sources(
       block of a prompt that ends on a block's edge from a tier, but not from the device; here neither, so that
       promotions are never expected from this alone.)
     - device: LRU by block, a request's blocks touched last block first; whole blocks of its output stay as well.
-    - host: gets every whole block of a prompt, LRU in the same order (`offload_prompt_only`: no output). With
-      `host_policy` `arc` it evicts as vLLM's ARC does; a prompt that has no room there is not stored.
+    - host: gets every whole chunk of a prompt, LRU in the same order (unless `prompt_only`: and of its output). By
+      the policy `arc` it evicts as vLLM's ARC does, and with a threshold of 2 or more it stores what has been
+      offered so often; then a prompt that has no room there is not stored. Whole chunks hit: where the device holds
+      the beginning of one, its rest is loaded, but nothing is for less than a chunk in all.
     - disk: gets everything that the host gets, without limit; a hit goes through the host, so that no more than
       fits there can come from the tiers at once.
     """
     paths = block_paths(schedule, block_tokens)
-    replay = _Replay(paths, device_blocks - _NULL_BLOCKS, host_blocks, disk, host_policy)
-    blocks = {"device": 0, "host": 0, "disk": 0}
+    chunk_tokens = host_rules.chunk_tokens or block_tokens
+    chunks = paths if chunk_tokens == block_tokens else block_paths(schedule, chunk_tokens)
+    device = _Device(paths, block_tokens, device_blocks - _NULL_BLOCKS)
+    behind = _Behind(chunks, chunk_tokens, host_blocks * block_tokens // chunk_tokens, host_rules, disk=disk)
+    tokens = {"device": 0, "host": 0, "disk": 0}
     prompt_tokens = 0
-    for request in paths.requests:
-        hits = replay.serve(request, block_tokens)
-        if request.request.measured:
-            prompt_tokens += request.prompt_tokens
-            for source, count in zip(blocks, hits, strict=True):
-                blocks[source] += count
-    tokens = {source: count * block_tokens for source, count in blocks.items()}
+    for in_blocks, in_chunks in zip(paths.requests, chunks.requests, strict=True):
+        here = device.hit(in_blocks)
+        found = (here, *behind.hit(in_chunks, here))
+        device.keep(in_blocks)
+        behind.keep(in_chunks)
+        if in_blocks.request.measured:
+            prompt_tokens += in_blocks.prompt_tokens
+            for source, count in zip(tokens, found, strict=True):
+                tokens[source] += count
     return {**tokens, "computed": prompt_tokens - sum(tokens.values())}
 
 
@@ -86,52 +95,88 @@ class _Lru:
                 self._blocks -= self.held.pop(oldest)
 
 
-class _Replay:
-    """The tiers' state from request to request."""
+class _Device:
+    """The device's state from request to request. `blocks` without the null block."""
 
-    def __init__(self, paths: BlockPaths, device_blocks: int, host_blocks: int, disk: bool, policy: str) -> None:
+    def __init__(self, paths: BlockPaths, block_tokens: int, blocks: int) -> None:
         self._paths = paths
-        self._device_blocks = device_blocks
-        self._host_blocks = host_blocks
-        self._device = _Lru(paths.run_blocks)
-        self._host: _Lru | ManagedTier = _Lru(paths.run_blocks)
-        if policy == "arc" and host_blocks:
-            self._host = ManagedTier(host_blocks, policy, paths.run_blocks)
-        self._disk: dict[int, int] | None = {} if disk and host_blocks else None
+        self._block_tokens = block_tokens
+        self._blocks = blocks
+        self._lru = _Lru(paths.run_blocks)
 
-    def serve(self, request: RequestBlocks, block_tokens: int) -> tuple[int, int, int]:
-        """Blocks hit on device, host and disk; then the request's own blocks are in all of them."""
-        most = max(0, request.prompt_tokens - 1) // block_tokens
-        device = min(most, self._paths.leading(request.prompt, self._device.held))
-        host, disk = self._beyond(request.prompt, device, min(most, device + self._host_blocks))
-        unfinished = request.sequence_tokens % block_tokens != 0  # takes a block, but cannot hit
-        self._device.touch(request.sequence, self._device_blocks - unfinished)
-        if isinstance(self._host, ManagedTier):
-            self._host.use([(run, 0, self._paths.run_blocks[run]) for run in reversed(request.prompt)])
-        elif self._host_blocks:
-            self._host.touch(request.prompt, self._host_blocks)
-        if self._disk is not None:
-            self._disk.update((run, self._paths.run_blocks[run]) for run in request.prompt)
-        return device, host, disk
+    def hit(self, request: RequestBlocks) -> int:
+        """Tokens of the prompt that are here."""
+        most = max(0, request.prompt_tokens - 1) // self._block_tokens
+        return min(most, self._paths.leading(request.prompt, self._lru.held)) * self._block_tokens
 
-    def _beyond(self, path: Path, start: int, end: int) -> tuple[int, int]:
-        """Of the blocks from `start` to `end`, how many come from host and disk, up to the first in neither."""
+    def keep(self, request: RequestBlocks) -> None:
+        """The request's own blocks; the unfinished one takes its place, but cannot hit."""
+        unfinished = request.sequence_tokens % self._block_tokens != 0
+        self._lru.touch(request.sequence, self._blocks - unfinished)
+
+
+class _Behind:
+    """The state of host and disk from request to request. Counts in chunks."""
+
+    def __init__(self, chunks: BlockPaths, chunk_tokens: int, size: int, rules: HostRules, *, disk: bool) -> None:
+        self._run_chunks = chunks.run_blocks
+        self._chunk_tokens = chunk_tokens
+        self._size = size
+        self._rules = rules
+        self._host: _Lru | ManagedTier = _Lru(chunks.run_blocks)
+        if size and (rules.policy != "lru" or rules.store_threshold >= 2):
+            self._host = ManagedTier(
+                size,
+                rules.policy,
+                chunks.run_blocks,
+                store_threshold=rules.store_threshold,
+                most_tracked=rules.most_tracked,
+            )
+        self._disk: dict[int, int] | None = {} if disk and size else None
+        """Leading chunks in files, of each run."""
+
+    def hit(self, request: RequestBlocks, here: int) -> tuple[int, int]:
+        """Tokens from host and disk, behind the first `here`, which the device holds."""
+        size = self._chunk_tokens
+        start, end = here // size, max(0, request.prompt_tokens - 1) // size
+        host, disk = self._found(request.prompt, start, min(end, start + self._size))
+        inside = here - start * size
+        if (host + disk) * size - inside < size:
+            return 0, 0
+        first_on_disk = inside > 0 and self._found(request.prompt, start, start + 1) == (0, 1)
+        return (host * size, disk * size - inside) if first_on_disk else (host * size - inside, disk * size)
+
+    def _found(self, path: Path, start: int, end: int) -> tuple[int, int]:
+        """Of the chunks from `start` to `end`, how many come from host and disk, up to the first in neither."""
         host = disk = position = 0
         for run in path:
-            first, last = max(start - position, 0), min(end - position, self._paths.run_blocks[run])
-            position += self._paths.run_blocks[run]
+            first, last = max(start - position, 0), min(end - position, self._run_chunks[run])
+            position += self._run_chunks[run]
             if first >= last:
                 continue
             on_disk = min(self._disk.get(run, 0), last) if self._disk is not None else 0
-            block = first
-            while block < last:
-                reached = min(self._host.reach(run, block), last)
-                if reached > block:
-                    host += reached - block
-                elif block < on_disk:
-                    reached = self._host.begins(run, block, on_disk)
-                    disk += reached - block
+            chunk = first
+            while chunk < last:
+                reached = min(self._host.reach(run, chunk), last)
+                if reached > chunk:
+                    host += reached - chunk
+                elif chunk < on_disk:
+                    reached = self._host.begins(run, chunk, on_disk)
+                    disk += reached - chunk
                 else:
                     return host, disk
-                block = reached
+                chunk = reached
         return host, disk
+
+    def keep(self, request: RequestBlocks) -> None:
+        """The request's own chunks."""
+        path = request.prompt if self._rules.prompt_only else request.sequence
+        if isinstance(self._host, ManagedTier):
+            self._host.use([(run, 0, self._run_chunks[run]) for run in reversed(path)])
+        elif self._size:
+            self._host.touch(path, self._size)
+        if self._disk is None:
+            return
+        for run in path:
+            stored = self._run_chunks[run] if self._rules.store_threshold < 2 else self._host.reach(run, 0)
+            self._disk[run] = max(self._disk.get(run, 0), stored)

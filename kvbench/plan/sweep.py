@@ -80,7 +80,7 @@ def host_sweep(schedule: Schedule, arm: PlannedArm, sweep: Sweep) -> list[SweepP
             block_tokens=arm.block_tokens,
             device_blocks=arm.device_blocks,
             host_blocks=size // arm.block_bytes,
-            host_policy=arm.host_policy,
+            host_rules=arm.host_rules,
         )
         total = sum(tokens.values()) or 1
         points.append(SweepPoint(size, {source: count / total for source, count in tokens.items()}))

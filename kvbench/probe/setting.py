@@ -85,7 +85,7 @@ def room_of(profile: Profile, effective: Effective) -> Room:
             "many tokens the host tier holds",
             do="name a model that lies in a directory of this machine",
         )
-    chunk = (host.chunk_tokens or block * (host.blocks_per_chunk or 1)) if host is not None else block
+    chunk = host.tokens_per_chunk(block) if host is not None else block
     return Room(
         unit=max(chunk, block),
         device=block * blocks,

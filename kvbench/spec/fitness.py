@@ -16,7 +16,15 @@ from kvbench.spec.spelling import did_you_mean
 if TYPE_CHECKING:
     from kvbench.spec.profile import DeviceTier, DiskTier, EngineSpec, HostTier, Tiers
 
-__all__ = ["BUILT_IN_MODELS", "EMBEDDED", "LMCACHE_CHUNK_TOKENS", "block_tokens", "is_weight_offload", "misfits"]
+__all__ = [
+    "BUILT_IN_MODELS",
+    "EMBEDDED",
+    "LMCACHE_CHUNK_TOKENS",
+    "block_tokens",
+    "is_weight_offload",
+    "misfits",
+    "usual_block_tokens",
+]
 
 Problem = tuple[KeyPath, str]
 
@@ -49,6 +57,8 @@ LMCACHE_CHUNK_TOKENS = 256
 EMULATED_LONGEST = 16_384
 """Prompt and output tokens of one request where the profile does not say."""
 _EMBEDDED_BLOCK_TOKENS = 128  # vLLM's default on its CPU platform
+_GPU_BLOCK_TOKENS = 16  # vLLM's default on GPUs
+_TRTLLM_BLOCK_TOKENS = 32  # TensorRT-LLM's default for `tokens_per_block`
 _VLLM_KEYS = {
     "model": "engine.model",
     "revision": "engine.revision",
@@ -93,11 +103,23 @@ WEIGHT_OFFLOAD = (
 
 def block_tokens(engine: EngineSpec) -> int | None:
     """Tokens in one KV block where the profile settles it."""
-    size = engine.args.get("block-size")
+    tensorrt = engine.kind == "tensorrt-llm"
+    size = engine.args.get("tokens_per_block" if tensorrt else "block-size")
     if isinstance(size, int) and not isinstance(size, bool):
         return size
+    if tensorrt and size is None:
+        return _TRTLLM_BLOCK_TOKENS
     standard = engine.environment in EMBEDDED or engine.kind == "emulated"
     return _EMBEDDED_BLOCK_TOKENS if standard and size is None else None
+
+
+def usual_block_tokens(engine: EngineSpec) -> int:
+    """The same, and where the profile leaves it to the engine, what that takes by itself: vLLM by its platform.
+
+    Built-in models are made for CPUs.
+    """
+    built_in = engine.model in BUILT_IN_MODELS
+    return block_tokens(engine) or (_EMBEDDED_BLOCK_TOKENS if built_in else _GPU_BLOCK_TOKENS)
 
 
 def misfits(engine: EngineSpec, tiers: Tiers) -> Iterator[Problem]:
@@ -262,7 +284,8 @@ def _host(engine: EngineSpec, host: HostTier) -> Iterator[Problem]:
     if host.chunk_tokens is not None and host.blocks_per_chunk is not None:
         yield (*path, "blocks_per_chunk"), "give chunk_tokens or blocks_per_chunk, not both"
     size = block_tokens(engine)
-    if engine.kind == "vllm" and host.chunk_tokens is not None and size and host.chunk_tokens % size:
+    whole_blocks = engine.kind in ("vllm", "emulated")
+    if whole_blocks and host.chunk_tokens is not None and size and host.chunk_tokens % size:
         yield (*path, "chunk_tokens"), f"must be a multiple of the KV block, {size} tokens"
     if engine.kind == "vllm" and host.min_priority is not None:
         yield (*path, "min_priority"), "is a setting of tensorrt-llm; vLLM blocks have no priority"

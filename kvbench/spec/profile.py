@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 from kvbench.spec.access import Access, Api, EnvName, Headers, bare_text
 from kvbench.spec.container import ContainerSpec
 from kvbench.spec.emulation import Emulation, Injections
-from kvbench.spec.fitness import misfits
+from kvbench.spec.fitness import LMCACHE_CHUNK_TOKENS, misfits
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
 from kvbench.spec.paths import UserPath, with_known_home
 from kvbench.spec.quantity import Bandwidth, ByteSize, Fraction, PositiveSeconds, Whole
@@ -168,6 +168,14 @@ class HostTier(SpecModel):
     throttle: Bandwidth | None = None
     """Embedded engine only: slows host-to-device copies, to test that a gate refuses a bad tier."""
 
+    def tokens_per_chunk(self, block_tokens: int) -> int:
+        """What is kept, found and dropped as one, behind device blocks of `block_tokens` tokens."""
+        if self.chunk_tokens is not None:
+            return self.chunk_tokens
+        if self.blocks_per_chunk is not None:
+            return self.blocks_per_chunk * block_tokens
+        return LMCACHE_CHUNK_TOKENS if self.via == "lmcache" else block_tokens
+
 
 class DiskTier(SpecModel):
     """KV blocks in files behind the host tier. kvbench puts a directory of its own under `path` for each launch."""
@@ -201,11 +209,6 @@ class Tiers(SpecModel):
     disk: DiskTier | None = None
     secondary: list[SecondaryTier] = Field(default_factory=list)
     """Further tiers behind the host, of vLLM alone: object stores, peers."""
-
-    @property
-    def host_policy(self) -> Literal["lru", "arc"]:
-        """What the host tier evicts by; without one, what it would by default."""
-        return "lru" if self.host is None else self.host.policy
 
 
 class Profile(SpecFile):

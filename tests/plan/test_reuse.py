@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from random import Random
 
+import numpy as np
 import pytest
 
+from kvbench.engine.emulated.virtual import simulate
+from kvbench.plan.host_rules import HostRules, host_rules
 from kvbench.plan.reuse import expected_sources
+from kvbench.spec.profile import HostTier
 from kvbench.workload.schedule import PhaseSpan, PlannedRequest, Schedule, Segment
+from tests.engine.emulated.build import BLOCK, a_profile, a_schedule
 from tests.plan.slow_arc import SlowArc
 
 Block = tuple[tuple[int, int], ...]
@@ -47,6 +52,20 @@ def touch(tier: OrderedDict[Block, None], blocks: list[Block], capacity: int) ->
         tier.popitem(last=False)
 
 
+def store(tier: OrderedDict[Block, None], blocks: list[Block], capacity: int) -> None:
+    """All that are missing, or none where only blocks of the same request could make room."""
+    missing = [block for block in blocks if block not in tier]
+    others = [block for block in tier if block not in blocks]
+    surplus = max(len(tier) + len(missing) - capacity, 0)
+    if surplus <= len(others):
+        for block in others[:surplus]:
+            del tier[block]
+        tier.update(dict.fromkeys(missing))
+    for block in reversed(blocks):
+        if block in tier:
+            tier.move_to_end(block)
+
+
 def slow_sources(
     schedule: Schedule,
     *,
@@ -54,11 +73,14 @@ def slow_sources(
     device_blocks: int,
     host_blocks: int,
     disk: bool,
-    host_policy: str,
+    host_rules: HostRules,
 ) -> dict[str, int]:
-    """Every token and every block by itself."""
+    """Every token, block and chunk by itself."""
+    size = host_rules.chunk_tokens or block_tokens
+    room, often = host_blocks * block_tokens // size, host_rules.store_threshold
     device: OrderedDict[Block, None] = OrderedDict()
-    host: OrderedDict[Block, None] | SlowArc = OrderedDict() if host_policy == "lru" else SlowArc(host_blocks)
+    host: OrderedDict[Block, None] | SlowArc = OrderedDict() if host_rules.policy == "lru" else SlowArc(room)
+    offers: Counter[Block] = Counter()
     stored: set[Block] = set()
     found = dict.fromkeys(("device", "host", "disk", "computed"), 0)
     said: dict[int, list[tuple[int, int]]] = {}
@@ -69,29 +91,37 @@ def slow_sources(
         came = min(request.output_tokens, request.abort_after_tokens or request.output_tokens)
         answer = [(-1 - request.id, position) for position in range(came)]
         said[request.id] = prompt + answer
-        blocks = blocks_of(prompt, block_tokens)
-        sources: list[str] = []
-        for block in blocks[: max(len(prompt) - 1, 0) // block_tokens]:
-            from_tiers = sum(source != "device" for source in sources)
-            if block in device and not from_tiers:
-                sources.append("device")
-            elif host_blocks and from_tiers < host_blocks and block in host:
-                sources.append("host")
-            elif host_blocks and from_tiers < host_blocks and disk and block in stored:
-                sources.append("disk")
-            else:
+        most = max(len(prompt) - 1, 0)
+        here = 0
+        for block in blocks_of(prompt, block_tokens)[: most // block_tokens]:
+            if block not in device:
                 break
+            here += block_tokens
+        sources: list[str] = []
+        for chunk in blocks_of(prompt, size)[here // size : most // size]:
+            if len(sources) == room or (chunk not in host and not (disk and room and chunk in stored)):
+                break
+            sources.append("host" if chunk in host else "disk")
+        inside = here % size
+        if len(sources) * size - inside < size:
+            sources = []
         if request.measured:
-            for source in sources:
-                found[source] += block_tokens
-            found["computed"] += len(prompt) - len(sources) * block_tokens
+            found["device"] += here
+            for place, source in enumerate(sources):
+                found[source] += size - (inside if place == 0 else 0)
+            found["computed"] += len(prompt) - here - (len(sources) * size - inside if sources else 0)
         kept = prompt + answer[:-1]
         touch(device, blocks_of(kept, block_tokens), device_blocks - 1 - (len(kept) % block_tokens != 0))
+        chunks = blocks_of(prompt if host_rules.prompt_only else kept, size)
+        offers.update(chunks)
+        wanted = [chunk for chunk in chunks if offers[chunk] >= often or chunk in host]
         if isinstance(host, SlowArc):
-            host.use(blocks)
+            host.use(wanted)
+        elif often >= 2:
+            store(host, wanted, room)
         else:
-            touch(host, blocks, host_blocks)
-        stored.update(blocks)
+            touch(host, wanted, room)
+        stored.update(chunk for chunk in chunks if often < 2 or chunk in host)
     return found
 
 
@@ -125,12 +155,18 @@ def test_fast_and_slow_replay_agree(batch: int) -> None:
     sources: set[str] = set()
     for _ in range(500):
         schedule = random_trace(random)
+        block_tokens = random.randint(1, 5)
         sizes = {
-            "block_tokens": random.randint(1, 5),
+            "block_tokens": block_tokens,
             "device_blocks": random.randint(1, 30),
             "host_blocks": random.choice([0, random.randint(1, 40)]),
             "disk": random.random() < 0.5,
-            "host_policy": random.choice(["lru", "arc"]),
+            "host_rules": HostRules(
+                policy=random.choice(["lru", "arc"]),
+                chunk_tokens=random.choice([None, None, 2 * block_tokens, 3 * block_tokens]),
+                store_threshold=random.choice([0, 0, 2, 3]),
+                prompt_only=random.random() < 0.7,
+            ),
         }
         found = slow_sources(schedule, **sizes)
         assert expected_sources(schedule, **sizes) == found, (schedule, sizes)
@@ -169,6 +205,101 @@ def test_heads_outlive_tails() -> None:
     # given room for six of eight blocks, the first prompt loses its last two
     trace = schedule_of(requests(1, 2, 1))
     assert expected_sources(trace, block_tokens=10, device_blocks=8)["device"] == 20
+
+
+def test_only_whole_chunks_are_stored_and_found() -> None:
+    """Given prompts of four blocks and chunks of three, then three blocks come back, and of chunks of five none."""
+    sizes = {"block_tokens": 10, "device_blocks": 6, "host_blocks": 30}
+    trace = schedule_of(requests(1, 2, 3, 1))
+    assert expected_sources(trace, **sizes, host_rules=HostRules(chunk_tokens=30))["host"] == 30
+    assert expected_sources(trace, **sizes, host_rules=HostRules(chunk_tokens=50))["host"] == 0
+
+
+def test_a_host_that_holds_no_chunk_serves_nothing() -> None:
+    trace = schedule_of(requests(1, 2, 3, 1))
+    sizes = {"block_tokens": 10, "device_blocks": 6, "host_blocks": 2, "disk": True}
+    sources = expected_sources(trace, **sizes, host_rules=HostRules(chunk_tokens=30))
+    assert sources["host"] == sources["disk"] == 0
+
+
+def test_of_a_chunk_that_begins_on_the_device_the_rest_is_loaded_with_what_follows() -> None:
+    """Given a device that kept two of six blocks, then four come in chunks of three, and two of six are none."""
+    sizes = {"block_tokens": 10, "device_blocks": 10, "host_blocks": 30}
+    trace = schedule_of(requests(1, 2, 1, tokens=61))
+    rules = HostRules(chunk_tokens=30)
+    sources = expected_sources(trace, **sizes, host_rules=rules)
+    assert sources == {"device": 20, "host": 40, "disk": 0, "computed": 123}
+    short = schedule_of([*requests(1, 2, tokens=61), planned(2, (Segment(1, 31),))])
+    assert expected_sources(short, **sizes, host_rules=rules)["host"] == 0
+
+
+@pytest.mark.parametrize(("threshold", "served"), [(0, 3), (1, 3), (2, 2), (3, 1), (4, 0)])
+def test_a_threshold_keeps_out_what_was_seldom_offered(threshold: int, served: int) -> None:
+    """Given a prompt that comes four times, then it is found only after it was offered often enough."""
+    sizes = {"block_tokens": 10, "device_blocks": 6, "host_blocks": 100}
+    trace = schedule_of(requests(1, 2, 1, 3, 1, 4, 1))
+    sources = expected_sources(trace, **sizes, host_rules=HostRules(store_threshold=threshold))
+    assert sources["host"] == 40 * served
+
+
+def test_a_tracker_that_is_too_small_forgets_offers() -> None:
+    sizes = {"block_tokens": 10, "device_blocks": 6, "host_blocks": 100}
+    trace = schedule_of(requests(1, 2, 1, 2, 1, 2))
+    rules = [HostRules(store_threshold=2, most_tracked=size) for size in (8, 4)]
+    assert [expected_sources(trace, **sizes, host_rules=each)["host"] for each in rules] == [80, 0]
+
+
+def test_answers_that_the_host_keeps_come_back() -> None:
+    turns = [
+        planned(0, (Segment(1, 20),), 21, session=0),
+        planned(5, (Segment(9, 41),)),
+        planned(1, (Segment(2, 9),), 5, session=0, turn=1, continues=0),
+    ]
+    sizes = {"block_tokens": 10, "device_blocks": 6, "host_blocks": 50}
+    assert expected_sources(schedule_of(turns), **sizes, host_rules=HostRules(prompt_only=False))["host"] == 40
+
+
+@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize(
+    "host",
+    [
+        {},
+        {"blocks_per_chunk": 4},
+        {"chunk_tokens": 80},
+        {"store_threshold": 3},
+        {"policy": "arc", "store_threshold": 2, "blocks_per_chunk": 2},
+    ],
+)
+def test_what_is_expected_comes_where_no_request_meets_another(host: dict[str, object], disk: bool) -> None:
+    """Given requests far apart at an emulated engine, which keeps the tiers as vLLM does, then shares agree.
+
+    To two percentage points, and of two tiers the sum: what is not offered to the host because a tier served it,
+    and what a promotion from disk moves in the host's order, is not replayed.
+    """
+    apart = a_schedule(
+        arrivals={"process": "constant", "rate": 0.1}, phases=[{"name": "steady", "for": 600.0}], prime="none"
+    )
+    played = simulate(apart, a_profile(80, 100, disk=disk, **host))
+    ledger = played.ledger.to_pandas()
+    came = {source: int(ledger[source].fillna(0).sum()) for source in ("device", "host", "disk", "computed")}
+    assert came["host"] > 0
+    together = [
+        np.array([told["device"], told["host"] + told["disk"], told["computed"]])
+        for told in (played.expected_sources, came)
+    ]
+    assert np.abs(together[0] - together[1]).max() <= 0.02 * together[1].sum(), together
+
+
+def test_a_profile_says_what_its_host_tier_keeps_as_one() -> None:
+    def chunk(**host: object) -> int | None:
+        return host_rules(HostTier.model_validate({"size": "1GiB", **host}), BLOCK).chunk_tokens
+
+    assert chunk() == BLOCK
+    assert chunk(blocks_per_chunk=3) == 3 * BLOCK
+    assert chunk(chunk_tokens=64) == 64
+    assert chunk(via="lmcache") == 256
+    assert chunk(via="lmcache", chunk_tokens=512) == 512
+    assert host_rules(None, BLOCK) == HostRules()
 
 
 def test_only_measured_requests_count_but_all_fill() -> None:

@@ -41,6 +41,7 @@ def test_shipped_ones_load_and_are_supported() -> None:
         ("tiers:\n  device: {blocks: 10}\n", "needs"),
         ("tiers:\n  device: {memory_utilization: 0.5}\n", "blocks"),
         ("tiers:\n  host: {size: 1GiB, via: offloading}\n", "tiers.host.via: has no effect"),
+        ("tiers:\n  host: {size: 1GiB, chunk_tokens: 64}\n", "must be a multiple of the KV block, 128 tokens"),
         ("tiers:\n  host: {size: 1GiB, min_priority: 5}\n", "tiers.host.min_priority: has no effect"),
         (
             "tiers:\n  host: {size: 1GiB}\n  disk: {path: /x, locality: LOCAL}\n",

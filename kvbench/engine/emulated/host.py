@@ -33,7 +33,9 @@ class Access:
 class HostChunks:
     """Places for chunks, who may be evicted, and whose turn it is."""
 
-    def __init__(self, capacity: int, policy: str, *, store_threshold: int = 0) -> None:
+    def __init__(
+        self, capacity: int, policy: str, *, store_threshold: int = 0, most_tracked: int = MOST_TRACKED
+    ) -> None:
         self.capacity = capacity
         self.references: dict[int, int] = {}
         """Of every chunk here; `WRITING`, or how many transfers read it."""
@@ -41,6 +43,7 @@ class HostChunks:
         self._policy = make_policy(policy, capacity)
         self._evictable = 0
         self._threshold = store_threshold
+        self._most_tracked = most_tracked
         self._offers: OrderedDict[int, int] = OrderedDict()
         self.skipped = 0
         """Stores left out by the threshold so far."""
@@ -128,7 +131,7 @@ class HostChunks:
         for key in keys:
             if key in offers:
                 continue
-            if len(offers) >= MOST_TRACKED:
+            if len(offers) >= self._most_tracked:
                 if others == 0:
                     continue
                 offers.popitem(last=False)

@@ -90,7 +90,7 @@ def sizes_of(profile: Profile, emulation: Emulation | None = None) -> Sizes:
     host, disk = tiers.host, tiers.disk
     if host is None:
         return device_alone
-    per_chunk = host.chunk_tokens // block_tokens if host.chunk_tokens else host.blocks_per_chunk or 1
+    per_chunk = max(1, host.tokens_per_chunk(block_tokens) // block_tokens)
     return replace(
         device_alone,
         host_bytes=host.size,

@@ -25,6 +25,7 @@ from kvbench.engine.emulated.tables import Answer, held, host_table, ledger_tabl
 from kvbench.judge.evidence import EngineEvent
 from kvbench.load.agenda import Agenda, Turn
 from kvbench.load.refusals import Refusals
+from kvbench.plan.host_rules import host_rules
 from kvbench.plan.reuse import expected_sources
 from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.profile import Profile
@@ -359,7 +360,7 @@ class _Play:
             device_blocks=sizes.device_blocks,
             host_blocks=sizes.host_chunks * sizes.blocks_per_chunk,
             disk=sizes.disk,
-            host_policy=self._profile.tiers.host_policy,
+            host_rules=host_rules(self._profile.tiers.host, sizes.block_tokens),
         )
         events = tuple(EngineEvent(e.kind, e.t_s - self._zero_s, e.detail) for e in self._events)
         requests = request_table(self._answers, round_=self._schedule.round, arm=self._profile.name)
