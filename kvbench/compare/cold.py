@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kvbench.engine.base import Endpoint, Engine, Launch
 from kvbench.engine.reset import blocks_on_disk
 from kvbench.observe.scrape import scrape_once
 
-__all__ = ["residue_before"]
+__all__ = ["Before", "look_before"]
 
 _MUST_BE_ZERO = ("prompt_tokens", "cached_tokens", "kv_cache_usage")
 
 
-def residue_before(engine: Engine, endpoint: Endpoint, launch: Launch) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What lies in a tier that should be empty, and what could not be emptied or proven.
+@dataclass(frozen=True)
+class Before:
+    """What is known of the tiers before the first request of a round."""
+
+    residue: tuple[str, ...] = ()
+    """What lies in a tier that should be empty."""
+    residue_unknown: tuple[str, ...] = ()
+    """What a server that was just started does not tell about that."""
+    not_emptied: tuple[str, ...] = ()
+    """What could not be emptied, or proven to be, at a server that was already running."""
+
+
+def look_before(engine: Engine, endpoint: Endpoint, launch: Launch) -> Before:
+    """Empty what can be emptied, and look for the rest.
 
     A request of the new round can hit nothing old in any case, since its prefixes are new in every round; what is
     left in a tier still takes room in it.
     """
     if engine.kind == "attached":
-        return (), engine.reset()
-    residue: list[str] = []
+        return Before(not_emptied=engine.reset())
     values = scrape_once(endpoint.metrics_url, access=endpoint.access)
-    residue += [
-        f"{name} is {values[name]:g} before the first request" for name in _MUST_BE_ZERO if values.get(name)
-    ]
-    if launch.disk_directory is not None:
-        blocks = blocks_on_disk(launch.disk_directory)
-        if blocks:
-            residue.append(f"the disk tier holds {blocks} blocks before the first request")
-    return tuple(residue), ()
+    residue = [f"{name} is {values[name]:g} before the first request" for name in _MUST_BE_ZERO if values.get(name)]
+    untold = [name for name in _MUST_BE_ZERO if name not in values]
+    blocks = blocks_on_disk(launch.disk_directory) if launch.disk_directory is not None else 0
+    if blocks:
+        residue.append(f"the disk tier holds {blocks} blocks before the first request")
+    unknown = (f"no {', '.join(untold)} at /metrics before the first request",) if untold else ()
+    return Before(tuple(residue), unknown)

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pandas as pd
 
-from kvbench.compare.cold import residue_before
+from kvbench.compare.cold import Before, look_before
 from kvbench.compare.disk_limit import DiskLimit
 from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.compare.ledgers import keep_told, write_ledger
@@ -104,7 +104,8 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
         stack.callback(engine.stop)
         endpoint = engine.start(lambda text: _on_progress(view, text))
         effective = engine.effective()
-        residue, unproven = residue_before(engine, endpoint, launch)
+        before = look_before(engine, endpoint, launch)
+        unproven = before.not_emptied
         observed = None
         if not effective.differences and not job.prove_only:
             schedule = _schedule(job, journal, effective)
@@ -114,7 +115,7 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
             observed = _drive(job, journal, engine, endpoint, schedule, launch, view, listener)
             if isinstance(engine, EmulatedEngine):
                 keep_told(directory, engine.told_sources(job.index))
-    record = _record(job, journal, started, effective, residue, unproven, observed)
+    record = _record(job, journal, started, effective, before, unproven, observed)
     record = record.model_copy(
         update={
             "load": record.load | calibration.figures() if record.load else {},
@@ -286,7 +287,7 @@ def _record(
     journal: Journal,
     started: str,
     effective: Effective,
-    residue: tuple[str, ...],
+    before: Before,
     unproven: tuple[str, ...],
     observed: _Observed | None,
 ) -> RoundRecord:
@@ -301,7 +302,8 @@ def _record(
         effective={k: v for k, v in vars(effective).items() if k not in ("differences", "unknown")},
         config_differences=[*effective.differences, *_excess(observed)],
         config_unknown=[*effective.unknown, *unproven],
-        residue=list(residue),
+        residue=list(before.residue),
+        residue_unknown=list(before.residue_unknown),
         events=[EngineEventRecord(**vars(e)) for e in observed.watch.events] if observed else [],
         scrapes=ScrapeRecord(**vars(observed.scrapes)) if observed else ScrapeRecord(),
         spoiled_attempts=job.attempt,

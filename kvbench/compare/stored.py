@@ -33,6 +33,7 @@ def read_round(run: RunDirectory, record: RoundRecord) -> ArmRound:
         config_differences=tuple(record.config_differences),
         config_unknown=tuple(record.config_unknown),
         residue=tuple(record.residue),
+        residue_unknown=tuple(record.residue_unknown),
         spoiled_attempts=record.spoiled_attempts,
         expected_sources=record.expected_sources,
         capacities=record.capacities,

@@ -63,6 +63,8 @@ class ArmRound:
     """What could not be proven (attached servers)."""
     residue: tuple[str, ...] = ()
     """What was found in a tier before the round that should have been empty."""
+    residue_unknown: tuple[str, ...] = ()
+    """Why it is not known whether something was."""
     spoiled_attempts: int = 0
     expected_sources: dict[str, float] | None = None
     """Tokens by source that the schedule's reuse predicts at this arm's tier sizes; None: sizes unknown."""

@@ -126,6 +126,7 @@ NOT_PROVEN = {
         "the metrics of {arms} tell no tokens that could be held against each other or against the answers, so "
         "whether they add up is not known"
     ),
+    "residue": "{what}, so whether every tier was empty is not known",
     "lost": "{arms}: {what} were never counted, so where tokens came from is not known",
 }
 """Why the engine's counters could not be checked; such a finding is neither there nor not."""

@@ -226,13 +226,17 @@ def _unknown(comparison: Comparison) -> dict[FindingKind, str]:
     unknown: dict[FindingKind, str] = {}
     if unproven:
         unknown[FindingKind.CONFIG] = f"could not be proven: {wording.listed(unproven)}"
-    if comparison.attached:
-        unknown[FindingKind.RESIDUE] = "attached servers were not restarted, so what their tiers held is unknown"
     silent = sorted({side.arm for side in rounds if not side.scrapes.supported})
     unknown |= _sources_unknown([side for side in rounds if side.scrapes.supported])
     if silent:
         text = NOT_PROVEN["silent"].format(arms=", ".join(silent))
-        unknown |= dict.fromkeys((FindingKind.SCRAPE_GAP, FindingKind.RESET, FindingKind.SOURCES), text)
+        kinds = (FindingKind.SCRAPE_GAP, FindingKind.RESET, FindingKind.SOURCES, FindingKind.RESIDUE)
+        unknown |= dict.fromkeys(kinds, text)
+    untold = list(dict.fromkeys(f"{side.arm}: {what}" for side in rounds for what in side.residue_unknown))
+    if untold:
+        unknown[FindingKind.RESIDUE] = NOT_PROVEN["residue"].format(what=wording.listed(untold))
+    if comparison.attached:
+        unknown[FindingKind.RESIDUE] = "attached servers were not restarted, so what their tiers held is unknown"
     if any(contention_cores(side, comparison.workload) is None for side in rounds):
         unknown[FindingKind.CONTENTION] = "what else used the host was not recorded in every round"
     if any(swap_growth(side, comparison.workload) is None for side in rounds):

@@ -98,6 +98,7 @@ class RoundRecord(RecordModel):
     config_differences: list[str] = Field(default_factory=list)
     config_unknown: list[str] = Field(default_factory=list)
     residue: list[str] = Field(default_factory=list)
+    residue_unknown: list[str] = Field(default_factory=list)
     events: list[EngineEventRecord] = Field(default_factory=list)
     scrapes: ScrapeRecord = ScrapeRecord()
     spoiled_attempts: int = 0

@@ -196,7 +196,9 @@ class TestMetrics:
             pairs = with_candidate(pairs, place, scrapes=replace(SCRAPES, supported=False, succeeded=0))
         checked = check_validity(comparison(pairs))
         assert checked.findings == ()
-        assert set(checked.unknown) == {FindingKind.SCRAPE_GAP, FindingKind.RESET, FindingKind.SOURCES}
+        assert set(checked.unknown) == {
+            *(FindingKind.SCRAPE_GAP, FindingKind.RESET, FindingKind.SOURCES, FindingKind.RESIDUE)
+        }
         assert checked.unknown[FindingKind.RESET] == "no /metrics: tiered"
 
 
@@ -251,6 +253,14 @@ class TestWhatCannotBeChecked:
         }
         assert judge(run).verdict == "GO"
         assert result_of(judge(run), "residue").status == "unknown"
+
+    def test_a_launched_server_that_does_not_tell_what_it_holds_is_not_known_to_be_empty(self) -> None:
+        """Given a round whose server told nothing before its first request, then nobody says that it was empty."""
+        untold = ("no prompt_tokens, cached_tokens at /metrics before the first request",)
+        verdict = judge(comparison(with_candidate(good_pairs(), 1, residue_unknown=untold)))
+        found = result_of(verdict, "residue")
+        assert (verdict.verdict, found.status) == ("GO", "unknown")
+        assert found.text == f"tiered: {untold[0]}, so whether every tier was empty is not known"
 
     def test_half_of_what_contention_is_made_of_is_not_contention(self) -> None:
         half = host_rows()
