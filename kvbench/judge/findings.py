@@ -24,6 +24,7 @@ class FindingKind(StrEnum):
     RESET = "counter-reset"
     INCOMPLETE = "round-incomplete"
     RESIDUE = "residue"
+    PRIMING = "not-primed"
     WORKER = "worker-lost"
     CONTENTION = "host-contention"
     SWAP = "host-swap"
@@ -80,6 +81,10 @@ _WORDS = {
         "every tier was empty before each round",
         "a tier was not empty before the round, so an earlier one may have warmed it: {what}",
     ),
+    FindingKind.PRIMING: (
+        "what fills the tiers before a round was answered",
+        "the tiers were not filled as planned before the round: {what}",
+    ),
     FindingKind.WORKER: ("every worker played its share and delivered its rows", "{what}"),
     FindingKind.CLIENT_LATE: (
         "the client kept to its times",
@@ -127,6 +132,7 @@ NOT_PROVEN = {
         "whether they add up is not known"
     ),
     "residue": "{what}, so whether every tier was empty is not known",
+    "priming": "{what}: that is judged by the errors",
     "lost": "{arms}: {what} were never counted, so where tokens came from is not known",
 }
 """Why the engine's counters could not be checked; such a finding is neither there nor not."""

@@ -18,6 +18,7 @@ from kvbench.judge.instrument import contention_cores, scrape_coverage, swap_gro
 from kvbench.judge.integrity import clock_faults, identity_faults, source_faults, sources_checked
 from kvbench.judge.lengths import lengths
 from kvbench.judge.offered import load_differences, never_sent, prompt_differences
+from kvbench.judge.priming import priming
 from kvbench.judge.verdict import RuleResult
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
@@ -128,12 +129,26 @@ def _pair_findings(pair: RoundPair, rules: Rules, workload: Workload) -> list[Fi
         findings.append(Finding(kind, event.detail, at, pair.baseline.arm, pair.index))
     for side in (pair.baseline, pair.candidate):
         findings += _round_findings(side, rules, workload)
+    findings += _priming_findings(pair, rules)
     if all(_was_driven(side) for side in (pair.baseline, pair.candidate)):
         findings += [
             Finding(FindingKind.OFFERED_LOAD, what, round=pair.index)
             for what in load_differences(pair.baseline, pair.candidate, workload)
         ]
     return findings + _length_findings(pair, rules)
+
+
+def _priming_findings(pair: RoundPair, rules: Rules) -> Iterable[Finding]:
+    """Tiers that were not filled as planned. A candidate that goes on failing requests is judged by its errors."""
+    for side in (pair.baseline, pair.candidate):
+        told = priming(side)
+        forgiven = side is pair.candidate and told.goes_on and _counts_errors(rules)
+        if told.failed and _was_driven(side) and not forgiven:
+            yield Finding(FindingKind.PRIMING, told.text, arm=side.arm, round=side.index)
+
+
+def _counts_errors(rules: Rules) -> bool:
+    return any(rule.metric == "error_rate" for rule in rules.guardrails)
 
 
 def _was_driven(recorded: ArmRound) -> bool:
@@ -237,6 +252,10 @@ def _unknown(comparison: Comparison) -> dict[FindingKind, str]:
         unknown[FindingKind.RESIDUE] = NOT_PROVEN["residue"].format(what=wording.listed(untold))
     if comparison.attached:
         unknown[FindingKind.RESIDUE] = "attached servers were not restarted, so what their tiers held is unknown"
+    told = [(pair.candidate, priming(pair.candidate)) for pair in comparison.pairs if _was_driven(pair.candidate)]
+    forgiven = [f"round {side.index} of {side.arm}: {begun.text_later}" for side, begun in told if begun.goes_on]
+    if forgiven:
+        unknown[FindingKind.PRIMING] = NOT_PROVEN["priming"].format(what=wording.listed(forgiven))
     if any(contention_cores(side, comparison.workload) is None for side in rounds):
         unknown[FindingKind.CONTENTION] = "what else used the host was not recorded in every round"
     if any(swap_growth(side, comparison.workload) is None for side in rounds):

@@ -61,6 +61,16 @@ def fail(table: pd.DataFrame, which: Any, error: str = "timeout: no answer") -> 
     return changed
 
 
+def primed(recorded: ArmRound, *, failed: int = 0, of: int = 8, error: str = "timeout: no answer") -> pd.DataFrame:
+    """The round's requests, and before them some that fill the tiers, the first of which failed."""
+    first = recorded.requests.iloc[:of].copy()
+    first["id"] += 1_000_000
+    first[["phase", "measured", "intended_basis"]] = ["prime", False, "previous turn"]
+    times = [name for name in first.columns if name.endswith("_s")]
+    first[times] -= 100.0
+    return pd.concat([fail(first, slice(0, failed), error), recorded.requests], ignore_index=True)
+
+
 def leave(table: pd.DataFrame, which: Any, after_s: float) -> pd.DataFrame:
     """The same requests, the users of some gone so long after the intended time, before a token came."""
     changed = fail(table, which).astype({"cached_tokens": float})

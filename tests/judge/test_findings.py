@@ -19,6 +19,7 @@ from tests.judge.change import (
     died,
     fail,
     late,
+    primed,
     setting,
     unsent,
     with_baseline,
@@ -47,6 +48,9 @@ RUNS: dict[FindingKind, Callable[[], Comparison]] = {
     FindingKind.INCOMPLETE: lambda: comparison(with_candidate(good_pairs(), 1, complete=False)),
     FindingKind.RESIDUE: lambda: comparison(
         with_candidate(good_pairs(), 1, residue=("12 files in the disk tier",))
+    ),
+    FindingKind.PRIMING: lambda: comparison(
+        with_candidate(good_pairs(), 1, requests=primed(good_pairs()[1].candidate, failed=3))
     ),
     FindingKind.WORKER: lambda: comparison(
         with_candidate(good_pairs(), 1, load_faults=("worker 2 died",), complete=False)
@@ -129,6 +133,11 @@ class TestTexts:
                 "100 MiB more in use than at the start of the measured part; tiers and engines must",
             ),
             (FindingKind.CLOCK, "1 answer came before the request was sent"),
+            (
+                FindingKind.PRIMING,
+                "round 2 of tiered: the tiers were not filled as planned before the round: 3 of 8 requests that "
+                "fill the tiers failed, such as 'timeout: no answer'",
+            ),
             (FindingKind.RESET, "the counter generation_tokens fell at 50 s although no process"),
             (FindingKind.MISSING, "2 pairs of rounds recorded, the rules ask for at least 3"),
             (FindingKind.SOURCES, "sources together 300,000 tokens, prompts 400,000"),
