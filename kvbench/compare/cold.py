@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from kvbench.engine.base import Endpoint, Engine, Launch
 from kvbench.engine.reset import blocks_on_disk
+from kvbench.observe.residue import MUST_BE_ZERO, counted_before
 from kvbench.observe.scrape import scrape_once
 
 __all__ = ["Before", "look_before"]
-
-_MUST_BE_ZERO = ("prompt_tokens", "cached_tokens", "kv_cache_usage")
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ def look_before(engine: Engine, endpoint: Endpoint, launch: Launch) -> Before:
     if engine.kind == "attached":
         return Before(not_emptied=engine.reset())
     values = scrape_once(endpoint.metrics_url, access=endpoint.access)
-    residue = [f"{name} is {values[name]:g} before the first request" for name in _MUST_BE_ZERO if values.get(name)]
-    untold = [name for name in _MUST_BE_ZERO if name not in values]
+    residue = list(counted_before(values))
+    untold = [name for name in MUST_BE_ZERO if name not in values]
     blocks = blocks_on_disk(launch.disk_directory) if launch.disk_directory is not None else 0
     if blocks:
         residue.append(f"the disk tier holds {blocks} blocks before the first request")
