@@ -13,8 +13,8 @@ from typing import cast
 import typer
 from rich.text import Text
 
-from kvbench.compare.interrupts import stop_on_signals
 from kvbench.errors import InputError, KvbenchError, NotSupportedYetError
+from kvbench.interrupts import stop_on_signals
 from kvbench.report.plain import plain_lines
 from kvbench.report.streams import discard, flush, people, print_document, tolerate_any_encoding
 

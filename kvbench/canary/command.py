@@ -15,8 +15,8 @@ from kvbench.canary.rehearsal import Rehearsal, Rehearsed
 from kvbench.canary.serve import GateServer, Seen, finite, parse_address, verdict_document
 from kvbench.canary.state import StateStore, default_directory
 from kvbench.canary.verdict import CanaryVerdict
-from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.errors import InputError
+from kvbench.interrupts import raise_if_stopped
 from kvbench.record.atomic import write_text
 from kvbench.report.gate import GateView, render_gate_junit, render_gate_markdown, show_gate
 from kvbench.report.rollback import render_rehearsal_junit, render_rehearsal_markdown, show_rehearsal

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from kvbench.canary.observed import Unread
 from kvbench.canary.reading import History, Reader, ReadFailed
 from kvbench.canary.state import StateStore
-from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.errors import InputError
+from kvbench.interrupts import raise_if_stopped
 
 __all__ = ["Feed"]
 

@@ -19,7 +19,7 @@ from kvbench.canary.reading import Reader, ReadFailed
 from kvbench.canary.scraping import ScrapeReader
 from kvbench.canary.state import GateState, StateStore
 from kvbench.canary.verdict import CanaryVerdict, HookResult, Rollback
-from kvbench.compare.interrupts import raise_if_stopped
+from kvbench.interrupts import raise_if_stopped
 from kvbench.judge.verdict import Outcome
 from kvbench.spec.canary import LoadedCanary
 

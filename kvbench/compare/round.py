@@ -12,7 +12,6 @@ import pandas as pd
 
 from kvbench.compare.cold import Before, look_before
 from kvbench.compare.disk_limit import DiskLimit
-from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.compare.ledgers import keep_told, write_ledger
 from kvbench.compare.listener import LoadListener
 from kvbench.compare.load_plan import load_plan, room_for_prompts
@@ -21,8 +20,9 @@ from kvbench.compare.watch import FROZEN_AFTER_S, Watch
 from kvbench.engine.base import Effective, Endpoint, Engine, Launch
 from kvbench.engine.create import create_engine
 from kvbench.engine.emulated.launched import EmulatedEngine
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.vllm import publishes_events
+from kvbench.interrupts import raise_if_stopped
 from kvbench.judge.evidence import ArmRound, ScrapeSummary
 from kvbench.load.calibrate import calibrated
 from kvbench.load.calibrate_demand import check_capacity
@@ -142,12 +142,12 @@ def _on_progress(view: LiveView, text: str) -> None:
 
 
 def make_launch(profile: Profile, directory: Path, label: str) -> Launch:
-    """Where one start keeps its things; a disk tier gets a directory of its own, made and marked."""
+    """Where one start keeps its things; a disk tier gets a directory of its own, which the start makes."""
     disk = profile.tiers.disk if profile.engine.kind != "attached" else None
     return Launch(
         directory=directory,
         log=directory / "engine-1.log",
-        disk_directory=make_disk_directory(disk.path, label) if disk is not None else None,
+        disk_directory=plan_disk_directory(disk.path, label) if disk is not None else None,
         label=label,
     )
 

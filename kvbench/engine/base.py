@@ -106,7 +106,7 @@ class Launch:
     log: Path
     """`engine-<n>.log` of this start."""
     disk_directory: Path | None
-    """This launch's own directory under the disk tier's path; made and marked by kvbench."""
+    """This launch's own directory under the disk tier's path; the start makes and marks it, the stop removes it."""
     label: str
     """Unique within the run, e.g. `tiered-2`."""
     kv_events: KvEventTarget | None = None

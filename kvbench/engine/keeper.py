@@ -15,11 +15,12 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from kvbench.engine.leases import Lease, read_lease, release, write_lease
+from kvbench.engine.leases import Lease, drop_lease, read_lease, release, write_lease
 from kvbench.engine.processes import Process, ShmFile, descendants, identify, is_running
 from kvbench.engine.remains import end_processes, keep_watch
 
@@ -76,7 +77,8 @@ class Keeper:
         self._order = order
         self._lease_path = Path(order.lease)
         self._lease: Lease = read_lease(self._lease_path)._replace(keeper=identify(os.getpid()))
-        write_lease(self._lease, self._lease_path)
+        self._unwritten = False
+        self._write_lease()
         self._log = Log(order.log)
         self._shm: set[ShmFile] = set()
         self._exit_code: int | None = None
@@ -95,7 +97,7 @@ class Keeper:
             return
         self._engine = engine
         self._lease = self._lease._replace(engine=identify(engine))
-        write_lease(self._lease, self._lease_path)
+        self._write_lease()
         say({"event": "started", "pid": engine})
         while self._exit_code is None and not self._told_to_stop:
             self._turn(0.2)
@@ -145,7 +147,17 @@ class Keeper:
     def _note_shm(self) -> None:
         if keep_watch(self._shm, (stat.pid for stat in descendants(os.getpid()))):
             self._lease = self._lease._replace(shm=tuple(sorted(self._shm)))
+            self._unwritten = True
+        if self._unwritten:
+            self._write_lease()
+
+    def _write_lease(self) -> None:
+        """A full disk must not stop the engine either: it is written at a later look."""
+        try:
             write_lease(self._lease, self._lease_path)
+            self._unwritten = False
+        except OSError:
+            self._unwritten = True
 
     def _stop(self) -> None:
         """End every descendant: as their subreaper this process is the parent of any that lost its own."""
@@ -157,7 +169,7 @@ class Keeper:
         survivors = end_processes(left, self._order.grace_s, while_waiting=lambda: self._turn(0.02))
         self._reap()
         self._drain()
-        self._finish([f"process {process.pid} does not end" for process in survivors])
+        self._finish(survivors)
 
     def _drain(self) -> None:
         os.set_blocking(self._output, False)
@@ -165,13 +177,12 @@ class Keeper:
             while data := os.read(self._output, 65536):
                 self._log.feed(data)
 
-    def _finish(self, survivors: list[str] | None = None) -> None:
+    def _finish(self, survivors: Sequence[Process] = ()) -> None:
+        """What stays keeps its lease, for kvbench to try again and to tell."""
         self._log.close()
-        removed, kept = release(self._lease._replace(shm=tuple(sorted(self._shm))))
-        kept += survivors or []
-        if not kept:
-            self._lease_path.unlink(missing_ok=True)
-        say({"event": "stopped", "removed": removed, "kept": kept})
+        _, kept = release(self._lease._replace(shm=tuple(sorted(self._shm))))
+        if not kept and not survivors:
+            drop_lease(self._lease_path)
 
 
 def start_engine(order: Order) -> tuple[int, int]:

@@ -25,8 +25,9 @@ from kvbench.engine.leases import MARKER, Lease, new_lease, read_lease, reclaim,
 from kvbench.engine.processes import ProcessStat, cpu_seconds, descendants
 from kvbench.engine.remains import KILL_S, abandoned, make_directory, remove_directory
 from kvbench.errors import EngineError, InputError
+from kvbench.interrupts import undisturbed
 
-__all__ = ["GRACE_S", "EngineProcess", "LaunchPlan", "make_disk_directory", "plan_launch"]
+__all__ = ["GRACE_S", "EngineProcess", "LaunchPlan", "plan_disk_directory", "plan_launch"]
 
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL. vLLM with its default of no draining is gone within a second on the embedded engine;
@@ -44,20 +45,21 @@ _TAIL_BYTES = 256 * 1024
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from kvbench.engine.keeper import main; main()"
 
 
-def make_disk_directory(path: Path, label: str) -> Path:
-    """Make and mark a directory of one launch's own under a disk tier's path; InputError when that cannot be done.
+def plan_disk_directory(path: Path, label: str) -> Path:
+    """A directory of one launch's own under a disk tier's path. The start makes it, once its lease names it."""
+    return path.expanduser().absolute() / f"kvbench-{label}-{secrets.token_hex(6)}"
 
-    Those that a crashed kvbench left there are removed first.
-    """
-    directory = path.expanduser().absolute() / f"kvbench-{label}-{secrets.token_hex(3)}"
+
+def _make_disk_directory(directory: Path) -> None:
+    """Make and mark it; those that a crashed kvbench left beside it are removed first."""
     try:
         for left in directory.parent.glob("kvbench-*") if directory.parent.is_dir() else ():
             if abandoned(left):
                 remove_directory(left)
-        return make_directory(directory)
+        make_directory(directory)
     except OSError as error:
         raise InputError(
-            f"tiers.disk.path: cannot make a directory under {path}: {error.strerror}",
+            f"tiers.disk.path: cannot make a directory under {directory.parent}: {error.strerror}",
             do="give a directory that this user may write to",
         ) from None
 
@@ -104,7 +106,6 @@ class EngineProcess:
         self._grace_s = grace_s
         self._keeper: subprocess.Popen[bytes] | None = None
         self._received = b""
-        self._kept: list[str] = []
         container, lease = plan.lease.container, plan.lease
         self._container = None if container is None else ContainerProcesses(container, f"{MARKER}={lease.id}")
         self.pid: int | None = None
@@ -117,10 +118,12 @@ class EngineProcess:
         write_lease(lease, self._plan.lease_path)
         if lease.temp_directory is not None:
             make_directory(Path(lease.temp_directory))
+        if lease.disk_directory is not None:
+            _make_disk_directory(Path(lease.disk_directory))
         for path, text in self._rendered.files.items():
             Path(path).write_text(text)
         root = str(Path(kvbench.__file__).resolve().parent.parent)
-        with self._plan.launch.log.open("ab") as log:
+        with self._plan.launch.log.open("ab") as log, undisturbed():
             self._keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT, root],
                 stdin=subprocess.PIPE,
@@ -187,8 +190,6 @@ class EngineProcess:
                 self._failure = str(event["why"])
             case "exited":
                 self.exit_code = self._own_exit_code(int(str(event["code"])))
-            case "stopped":
-                self._kept = [str(item) for item in event["kept"]] if isinstance(event["kept"], list) else []
 
     def _own_exit_code(self, code: int) -> int:
         """A container's client exits with 128 and the number of the signal that ended the engine."""
@@ -242,18 +243,20 @@ class EngineProcess:
             return ""
 
     def stop(self) -> None:
-        """End it and remove what it left; returns when nothing is left. EngineError names what could not go."""
-        self._tell_keeper()
-        path = self._plan.lease_path
-        if path.exists():  # the keeper was killed, or could not finish, or never began
-            reclaim(read_lease(path), path)
-        elif self._keeper is None and self._plan.launch.disk_directory is not None:
-            remove_directory(self._plan.launch.disk_directory)
-        if path.exists():
-            raise EngineError(
-                f"{self._plan.launch.label}: what the engine left could not be removed: {'; '.join(self._kept)}",
-                do="remove it by hand, or run the command again when its cause is gone",
-            )
+        """End it and remove what it left; returns when nothing is left. EngineError names what could not go.
+
+        A signal that comes meanwhile waits for that.
+        """
+        with undisturbed():
+            self._tell_keeper()
+            path = self._plan.lease_path
+            if path.exists():  # the keeper was killed, or could not finish, or never began
+                kept = reclaim(read_lease(path), path).kept
+                if kept:
+                    raise EngineError(
+                        f"{self._plan.launch.label}: what the engine left could not be removed: {'; '.join(kept)}",
+                        do="remove it by hand, or run the command again when its cause is gone",
+                    )
 
     def _tell_keeper(self) -> None:
         """Closing its stdin is the order to stop; it ends when the engine and its remains are gone."""

@@ -16,13 +16,14 @@ from kvbench.engine.failures import explain
 from kvbench.engine.flags import flag_name
 from kvbench.engine.launch import GRACE_S, EngineProcess, LaunchPlan, plan_launch
 from kvbench.engine.ports import LOOPBACK, check_free, free_port
-from kvbench.engine.proof import check_version
-from kvbench.engine.ready import Readiness, StartFailed, wait_until_ready
-from kvbench.engine.remains import make_directory
+from kvbench.engine.proof import check_version, version_of
+from kvbench.engine.ready import Readiness, StartFailed, silent_since_ready, wait_until_ready
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
 
 __all__ = ["LaunchedEngine", "asked_port"]
+
+ANSWER_S = 10.0
 
 
 def asked_port(profile: Profile) -> int | None:
@@ -90,8 +91,6 @@ class LaunchedEngine(ABC):
             if error.cause.id != "port" or asked is not None:
                 raise
             progress(f"{self._launch.label}: the port was taken meanwhile; starting again on another one")
-            if self._launch.disk_directory is not None:
-                make_directory(self._launch.disk_directory)
             return self._start_once(free_port(), progress)
 
     def _start_once(self, port: int, progress: Progress) -> Endpoint:
@@ -99,8 +98,9 @@ class LaunchedEngine(ABC):
         try:
             self._start_beside(progress)
             self._plan = plan_launch(self._launch, port, self._container())
-            self._process = EngineProcess(self._plan, self._rendered(self._plan, port), grace_s=self.grace_s)
-            self._process.start()
+            process = EngineProcess(self._plan, self._rendered(self._plan, port), grace_s=self.grace_s)
+            self._process = process
+            process.start()
             readiness = Readiness(
                 label=self._launch.label,
                 base_url=base_url,
@@ -108,24 +108,28 @@ class LaunchedEngine(ABC):
                 log=str(self._launch.log),
                 timeout_s=self._profile.engine.ready_timeout,
             )
-            served = wait_until_ready(self._process, readiness, progress)
+            served = wait_until_ready(process, readiness, progress)
             self._endpoint = self._endpoint_at(base_url, served)
-            self._check_version()
+            self._check_version(process, readiness)
             self._answers(progress)
         except BaseException:
             self.stop()
             raise
         return self._endpoint
 
-    def _check_version(self) -> None:
-        with self._client() as client:
-            answer = client.get("/version")
-            check_version(self._profile, answer.json().get("version") if answer.status_code == 200 else None)
+    def _check_version(self, process: EngineProcess, readiness: Readiness) -> None:
+        """What cannot be understood leaves the version unknown; no answer at all is a failed start."""
+        try:
+            with self._client() as client:
+                version = version_of(client.get("/version"))
+        except httpx.HTTPError as error:
+            raise silent_since_ready(process, readiness, f"/version: {error or type(error).__name__}") from None
+        check_version(self._profile, version)
 
     def _client(self) -> httpx.Client:
         if self._endpoint is None:
             raise EngineError(f"{self._launch.label}: the engine has not been started")
-        return httpx.Client(base_url=self._endpoint.base_url, trust_env=False, timeout=10.0)
+        return httpx.Client(base_url=self._endpoint.base_url, trust_env=False, timeout=ANSWER_S)
 
     def state(self) -> EngineState:
         """Alive or how it ended, with the cause where its log tells a known one; its process tree."""
@@ -138,8 +142,6 @@ class LaunchedEngine(ABC):
         return state if cause.id is None else replace(state, detail=f"{state.detail}: {cause.says}")
 
     def stop(self) -> None:
-        """End it and remove everything it left; also what was made for a start that never came."""
-        if self._process is None:
-            EngineProcess(plan_launch(self._launch, 0), Rendered(argv=(), env={})).stop()
-        else:
+        """End it and remove everything it left."""
+        if self._process is not None:
             self._process.stop()

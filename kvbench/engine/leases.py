@@ -28,7 +28,18 @@ from kvbench.engine.processes import (
 )
 from kvbench.engine.remains import end_processes, keep_watch, remove_directory, remove_shm
 
-__all__ = ["MARKER", "Lease", "new_lease", "read_lease", "reclaim", "release", "sweep", "write_lease"]
+__all__ = [
+    "MARKER",
+    "Lease",
+    "Reclaimed",
+    "drop_lease",
+    "new_lease",
+    "read_lease",
+    "reclaim",
+    "release",
+    "sweep",
+    "write_lease",
+]
 
 MARKER = "KVBENCH_LEASE"
 """Environment variable that every process of a launch inherits; its value is the lease's id."""
@@ -38,6 +49,9 @@ KEEPER_GRACE_S = 20.0
 
 ORPHAN_GRACE_S = 3.0
 """Orphans serve nobody; vLLM's need about a second after SIGTERM to remove their own shared memory."""
+
+HALF_WRITTEN_S = 60.0
+"""A lease that has been only begun for so long was begun by a process that is gone; writing one takes a moment."""
 
 
 class Lease(NamedTuple):
@@ -59,6 +73,15 @@ class Lease(NamedTuple):
     """Seen mapped by the engine's processes, in addition to those named after `engine_id`."""
     container: Container | None = None
     """What the engine runs in; found by its label, which is the lease's id."""
+
+
+class Reclaimed(NamedTuple):
+    """What became of the things that a lease names."""
+
+    done: list[str]
+    """Sentences."""
+    kept: list[str]
+    """What could not be removed, with the reason. Its lease stays, for the next command."""
 
 
 def new_lease(
@@ -83,13 +106,25 @@ def new_lease(
 
 
 def write_lease(lease: Lease, path: Path) -> None:
-    """Replace the file in one step; readable by its owner only."""
+    """Replace the file in one step; readable by its owner only. OSError names the file that cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(lease._asdict(), file)
-    new.replace(path)
+    try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump(lease._asdict(), file)
+        new.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def drop_lease(path: Path) -> None:
+    """Remove it, and what a writer that was killed has left of another version."""
+    for file in (path, path.with_suffix(".new")):
+        if file.exists():
+            file.unlink(missing_ok=True)
 
 
 def read_lease(path: Path) -> Lease:
@@ -134,8 +169,8 @@ def release(lease: Lease) -> tuple[list[str], list[str]]:
     return removed, kept
 
 
-def reclaim(lease: Lease, path: Path) -> list[str]:
-    """End what is left of a launch and remove what it made and its lease; returns sentences about what was done."""
+def reclaim(lease: Lease, path: Path) -> Reclaimed:
+    """End what is left of a launch and remove what it made, and its lease when nothing is left of it."""
     orphans: set[Process] = set()
     mapped: set[ShmFile] = set(lease.shm)
 
@@ -153,13 +188,12 @@ def reclaim(lease: Lease, path: Path) -> list[str]:
     watch()
     survivors = end_processes(find, ORPHAN_GRACE_S, while_waiting=watch)
     removed, kept = release(lease._replace(shm=tuple(sorted(mapped))))
-    said = [f"ended process {process.pid} of launch {lease.label}" for process in sorted(orphans)]
-    said += [f"removed {name} of launch {lease.label}" for name in removed]
-    said += [f"could not remove {text}" for text in kept]
-    said += [f"could not end process {process.pid} of launch {lease.label}" for process in survivors]
-    if not survivors and not kept:
-        path.unlink(missing_ok=True)
-    return said
+    kept += [f"process {process.pid}: it does not end" for process in survivors]
+    done = [f"ended process {process.pid} of launch {lease.label}" for process in sorted(orphans - set(survivors))]
+    done += [f"removed {name} of launch {lease.label}" for name in removed]
+    if not kept:
+        drop_lease(path)
+    return Reclaimed(done, kept)
 
 
 def sweep(progress: Callable[[str], None], directory: Path | None = None) -> list[str]:
@@ -182,21 +216,34 @@ def sweep(progress: Callable[[str], None], directory: Path | None = None) -> lis
             progress(f"left alone: {error}")
             continue
         said += _sweep_one(lease, path, progress)
+    _remove_half_written(directory)
     return said
+
+
+def _remove_half_written(directory: Path) -> None:
+    """Nothing was made yet when its owner was killed while writing the first one."""
+    for new in directory.glob("*.new"):
+        with contextlib.suppress(OSError):
+            if not new.with_suffix(".json").exists() and time.time() - new.stat().st_mtime > HALF_WRITTEN_S:
+                new.unlink()
 
 
 def _sweep_one(lease: Lease, path: Path, progress: Callable[[str], None]) -> list[str]:
     here = this_world()
     if lease.world.boot_id != here.boot_id and lease.world.host == here.host:
-        return reclaim(lease._replace(engine=None, keeper=None), path)  # rebooted: its pids mean nothing now
+        return _told(reclaim(lease._replace(engine=None, keeper=None), path))  # rebooted: its pids mean nothing now
     if lease.world != here or is_running(lease.owner):
         return []
     progress(f"removing what launch {lease.label} left behind")
     if lease.keeper is not None:
         _wait_for_keeper(lease.keeper)
     with contextlib.suppress(FileNotFoundError):
-        return reclaim(read_lease(path), path)
+        return _told(reclaim(read_lease(path), path))
     return [f"launch {lease.label} was cleaned up by its keeper"]
+
+
+def _told(reclaimed: Reclaimed) -> list[str]:
+    return [*reclaimed.done, *(f"could not remove {text}" for text in reclaimed.kept)]
 
 
 def _wait_for_keeper(keeper: Process) -> None:

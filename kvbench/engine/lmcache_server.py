@@ -15,7 +15,6 @@ from kvbench.engine.lmcache import BESIDE, LmcacheServer
 from kvbench.engine.ports import LOOPBACK, free_port
 from kvbench.engine.processes import listeners
 from kvbench.engine.ready import Readiness, StartFailed
-from kvbench.engine.remains import make_directory
 
 __all__ = ["LmcacheProcess"]
 
@@ -44,9 +43,6 @@ class LmcacheProcess:
 
     def start(self, render: Callable[[LmcacheServer], Rendered], progress: Progress) -> None:
         """Start it and wait until it answers. StartFailed with the cause when that does not happen."""
-        disk = self._launch.disk_directory
-        if disk is not None and not disk.exists():  # it went with a start that lost its port
-            make_directory(disk)
         self.server = LmcacheServer(port=free_port(), http_port=free_port())
         plan = plan_launch(self._launch, self.server.http_port)
         self._process = EngineProcess(plan, render(self.server), grace_s=GRACE_S)
@@ -98,6 +94,6 @@ class LmcacheProcess:
         return replace(state, detail=f"{state.detail.replace('the engine', 'its LMCache server', 1)}{says}")
 
     def stop(self) -> None:
-        """End it and remove everything it left; also what was made for a start that never came."""
-        process = self._process or EngineProcess(plan_launch(self._launch, 0), Rendered(argv=(), env={}))
-        process.stop()
+        """End it and remove everything it left."""
+        if self._process is not None:
+            self._process.stop()

@@ -21,7 +21,7 @@ from kvbench.errors import EngineError
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes
 
-__all__ = ["Proof", "Seen", "ask_server", "compare", "mapped_host_bytes", "same_version"]
+__all__ = ["Proof", "Seen", "ask_server", "compare", "mapped_host_bytes", "same_version", "version_of"]
 
 ANSWER_S = 10.0
 DISK_TIERS = ("fs", "obj", "kvcr", "PacedFileSystemTier")
@@ -59,9 +59,8 @@ class Seen:
 def ask_server(client: httpx.Client, metrics_url: str) -> Seen:
     """Everything that a server tells. A route that is missing or broken leaves its part unknown."""
     seen = Seen()
-    version = _json(client, "/version")
-    if isinstance(version, dict) and isinstance(version.get("version"), str):
-        seen.version = version["version"]
+    version = _get(client, "/version")
+    seen.version = None if version is None else version_of(version)
     models = _json(client, "/v1/models")
     if isinstance(models, dict) and isinstance(models.get("data"), list):
         seen.models = [model for model in models["data"] if isinstance(model, dict)]
@@ -69,7 +68,7 @@ def ask_server(client: httpx.Client, metrics_url: str) -> Seen:
     seen.info = info if isinstance(info, dict) and isinstance(info.get("vllm_config"), dict) else None
     seen.metrics = _metrics(client, metrics_url)
     seen.texts = {
-        "version": version,
+        "version": None if version is None else _document(version),
         "models": models,
         "cache_config": seen.section("cache_config"),
         "kv_transfer_config": seen.section("kv_transfer_config"),
@@ -87,10 +86,21 @@ def _get(client: httpx.Client, url: str) -> httpx.Response | None:
 
 def _json(client: httpx.Client, path: str) -> object:
     answer = _get(client, path)
+    return None if answer is None else _document(answer)
+
+
+def _document(answer: httpx.Response) -> object:
     try:
-        return None if answer is None else answer.json()
+        return answer.json()
     except ValueError:
         return None
+
+
+def version_of(answer: httpx.Response) -> str | None:
+    """What a server answers at `/version`; None when that is no version."""
+    told = _document(answer) if answer.status_code == 200 else None
+    version = told.get("version") if isinstance(told, dict) else None
+    return version if isinstance(version, str) else None
 
 
 def _metrics(client: httpx.Client, url: str) -> dict[str, list[tuple[dict[str, str], float]]] | None:

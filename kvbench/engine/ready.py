@@ -18,7 +18,7 @@ from kvbench.engine.processes import listeners
 from kvbench.errors import EngineError
 from kvbench.spec.quantity import show_seconds
 
-__all__ = ["HUNG_AFTER_S", "Readiness", "wait_until_ready"]
+__all__ = ["HUNG_AFTER_S", "Readiness", "StartFailed", "silent_since_ready", "wait_until_ready"]
 
 HUNG_AFTER_S = 60.0
 """No new log line and no work for this long is a hung start; the longest silent phases of a start (reading weights,
@@ -28,6 +28,9 @@ IDLE_SHARE = 0.01
 """Of one core. The event loops of an engine that waits use about a thousandth; loading anything uses far more."""
 
 POLL_S, ANSWER_S, PROGRESS_S = 0.2, 0.5, 5.0
+
+DEATH_S = 1.0
+"""Between the last connection that a dying engine closes and the keeper's word that it has ended."""
 
 PHASES: tuple[tuple[str, str], ...] = (
     (r"Application startup complete", "opening the API"),
@@ -155,6 +158,17 @@ class StartFailed(EngineError):
             do=cause.do,
         )
         self.cause = cause
+
+
+def silent_since_ready(process: EngineProcess, readiness: Readiness, asked: str) -> StartFailed:
+    """Why a server that was ready a moment ago does not answer any more; `asked` says what, and how that ended."""
+    deadline = time.monotonic() + DEATH_S
+    while process.alive() and time.monotonic() < deadline:
+        time.sleep(POLL_S / 4)
+    if not process.alive():
+        return _failed(readiness, explain(process.log_tail(), exit_code=process.exit_code))
+    says = f"it was ready, and then gave no answer ({asked})"
+    return _failed(readiness, Cause(None, says, "see its last log lines", _last_lines(process)))
 
 
 def _failed(readiness: Readiness, cause: Cause) -> StartFailed:

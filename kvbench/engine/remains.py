@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -29,6 +30,9 @@ __all__ = ["abandoned", "end_processes", "keep_watch", "make_directory", "remove
 
 MARK = ".kvbench"
 """File that marks a directory as made by kvbench; without it no directory is ever removed."""
+
+OWN_NAME = re.compile(r"kvbench-(?:.*-)?[0-9a-f]{12}")
+"""Names of the directories that leases name; they end in a random number, so that no other thing is called so."""
 
 KILL_S = 5.0
 """SIGKILL takes effect at the next return to user mode; a process in disk sleep for longer is reported."""
@@ -147,9 +151,11 @@ def abandoned(path: Path) -> bool:
 
 def remove_directory(path: Path) -> bool:
     """Remove a directory that kvbench made, with its content; False when there is none with its mark."""
-    mark = None if path.is_symlink() or not path.is_dir() else _read_mark(path)
-    if mark is None:
+    if path.is_symlink() or not path.is_dir():
         return False
+    mark = _read_mark(path)
+    if mark is None:
+        return _remove_begun(path)
     # The mark goes last: a removal that is cut short can be taken up again.
     for entry in list(path.iterdir()):
         if entry.name == MARK:
@@ -163,4 +169,13 @@ def remove_directory(path: Path) -> bool:
     for parent in mark["parents"]:
         with contextlib.suppress(OSError):
             Path(parent).rmdir()
+    return True
+
+
+def _remove_begun(path: Path) -> bool:
+    """Remove a directory whose maker was killed before it was marked: empty, but for half a mark."""
+    if OWN_NAME.fullmatch(path.name) is None or {entry.name for entry in path.iterdir()} - {MARK}:
+        return False
+    (path / MARK).unlink(missing_ok=True)
+    path.rmdir()
     return True

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvbench.errors import InputError, LoadError
+from kvbench.interrupts import undisturbed
 from kvbench.load.plan import PLAN_FILE, LoadPlan
 from kvbench.record.atomic import write_text
 
@@ -56,11 +57,15 @@ def run_load(
     early, with its rows, when it says True. LoadError when the driver fails, InputError when the plan's server or
     key cannot be used. Whatever is raised, also by the callbacks or by a signal, the driver is gone afterwards.
     """
-    driver = _Driver(plan)
+    driver: _Driver | None = None
     try:
+        with undisturbed():
+            driver = _Driver(plan)
         return driver.watch(on_event, should_stop)
     finally:
-        driver.end()
+        if driver is not None:
+            with undisturbed():
+                driver.end()
 
 
 class _Driver:

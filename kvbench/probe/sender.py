@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvbench.compare.interrupts import raise_if_stopped
 from kvbench.compare.load_plan import prompts_of
 from kvbench.engine.base import Endpoint
 from kvbench.errors import LoadError
+from kvbench.interrupts import raise_if_stopped
 from kvbench.load.bodies import Bodies
 from kvbench.load.client import Client
 from kvbench.load.clock import Clock

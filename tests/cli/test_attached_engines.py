@@ -16,7 +16,7 @@ import yaml
 from kvbench.engine.base import Launch
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import EngineEnvironment
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.launched import LaunchedEngine
 from kvbench.spec.profile import Profile
 from tests.cli.files import write
@@ -112,7 +112,7 @@ def started(folder: Path, name: str, engine: Mapping[str, object], tiers: Mappin
     profile = Profile.model_validate({"name": name, "engine": engine, "tiers": tiers})
     directory = folder / f"{name}-server"
     directory.mkdir()
-    disk = make_disk_directory(folder / "kv", f"{name}-1") if "disk" in tiers else None
+    disk = plan_disk_directory(folder / "kv", f"{name}-1") if "disk" in tiers else None
     made = create_engine(profile, Launch(directory, directory / "engine-1.log", disk, f"{name}-1"))
     assert isinstance(made, LaunchedEngine)
     return made

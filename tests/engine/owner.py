@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 from kvbench.engine.base import Launch, Rendered
-from kvbench.engine.launch import EngineProcess, make_disk_directory, plan_launch
+from kvbench.engine.launch import EngineProcess, plan_disk_directory, plan_launch
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 def main() -> None:
     directory = Path(sys.argv[1])
-    launch = Launch(directory, directory / "engine-1.log", make_disk_directory(Path(sys.argv[2]), "arm-1"), "arm-1")
+    launch = Launch(directory, directory / "engine-1.log", plan_disk_directory(Path(sys.argv[2]), "arm-1"), "arm-1")
     plan = plan_launch(launch, 0)
     process = EngineProcess(plan, Rendered((sys.executable, str(STAND_IN)), {}), grace_s=1.0)
     process.start()

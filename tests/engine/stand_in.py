@@ -50,6 +50,11 @@ def setting(name: str) -> str | None:
 
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
+        if self.path == "/version" and setting("DIE_AT_VERSION"):
+            print(setting("DIE_AT_VERSION"), file=sys.stderr, flush=True)
+            os._exit(1)
+        if self.path == "/version" and setting("HANG_AT_VERSION"):
+            time.sleep(600)
         status, body = self.server.answers.get(self.path.partition("?")[0], (404, '{"detail": "Not Found"}'))
         self.send_response(status)
         self.send_header("Content-Length", str(len(body.encode())))
@@ -65,7 +70,7 @@ def answers() -> dict[str, tuple[int, str]]:
     model = {"id": name, "owned_by": "vllm", "max_model_len": 8192}
     return {
         "/health": (int(setting("HEALTH") or 200), ""),
-        "/version": (200, json.dumps({"version": setting("VERSION") or "0.32.0"})),
+        "/version": (200, setting("VERSION_ANSWER") or json.dumps({"version": setting("VERSION") or "0.32.0"})),
         "/v1/models": (200, json.dumps({"data": [model]})),
         "/metrics": (200, "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0.0\n"),
     } | ({"/server_info": (200, setting("SERVER_INFO"))} if setting("SERVER_INFO") else {})
@@ -83,6 +88,8 @@ def main() -> None:
         return
     if setting("IGNORE_TERM"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while setting("WAIT_FOR") and not Path(setting("WAIT_FOR")).exists():
+        time.sleep(0.02)
     held = hold_shm(setting("SHM")) if setting("SHM") else None
     if setting("GRANDCHILD"):
         subprocess.Popen(["sleep", "600"], start_new_session=True)

@@ -21,7 +21,7 @@ from kvbench.engine import container_remains, containers
 from kvbench.engine.base import Launch
 from kvbench.engine.container_remains import Container, remove_containers
 from kvbench.engine.create import render_profile
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.leases import read_lease, sweep, write_lease
 from kvbench.engine.processes import Process, identify
@@ -90,7 +90,7 @@ def a_profile(
 def a_launch(tmp_path: Path) -> Launch:
     directory = tmp_path / "launch"
     directory.mkdir(exist_ok=True)
-    return Launch(directory, directory / "engine-1.log", make_disk_directory(tmp_path / "kv", "arm-1"), "arm-1")
+    return Launch(directory, directory / "engine-1.log", plan_disk_directory(tmp_path / "kv", "arm-1"), "arm-1")
 
 
 def started(profile: Profile, tmp_path: Path, engines: list[LaunchedEngine]) -> VllmEngine:

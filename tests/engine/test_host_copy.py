@@ -20,7 +20,7 @@ import pytest
 from kvbench.engine.base import Launch
 from kvbench.engine.environment import EngineEnvironment
 from kvbench.engine.host_copy import SERVER_MODULE, connector_config, plugin_path
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.vllm_engine import VllmEngine
 from kvbench.spec.profile import Profile
 
@@ -202,7 +202,7 @@ def serving(env: EngineEnvironment, where: Path, tiers: dict) -> Iterator[Server
             "tiers": {"device": {"blocks": 40}, **tiers},
         }
     )
-    disk = make_disk_directory(where / "kv", "arm-1") if "disk" in tiers else None
+    disk = plan_disk_directory(where / "kv", "arm-1") if "disk" in tiers else None
     engine = VllmEngine(profile, Launch(where, where / "engine-1.log", disk, "arm-1"))
     try:
         endpoint = engine.start(print)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,11 @@ import pytest
 
 import kvbench
 from kvbench.engine.base import Launch, Rendered
-from kvbench.engine.launch import EngineProcess, make_disk_directory, plan_launch
+from kvbench.engine.launch import EngineProcess, plan_disk_directory, plan_launch
 from kvbench.engine.processes import identify
-from kvbench.errors import EngineError
+from kvbench.engine.remains import remove_directory
+from kvbench.errors import EngineError, Interrupted
+from kvbench.interrupts import stop_on_signals
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 OWNER = Path(__file__).with_name("owner.py")
@@ -46,7 +49,7 @@ def a_process(
 ) -> EngineProcess:
     directory = tmp_path / "launch"
     directory.mkdir(exist_ok=True)
-    launch = Launch(directory, directory / "engine-1.log", make_disk_directory(tmp_path / "kv", "arm-1"), "arm-1")
+    launch = Launch(directory, directory / "engine-1.log", plan_disk_directory(tmp_path / "kv", "arm-1"), "arm-1")
     env = {f"STAND_IN_{key}": value for key, value in settings.items()}
     argv = argv or (sys.executable, "-S", str(STAND_IN))
     return EngineProcess(plan_launch(launch, 0), Rendered(argv, env), grace_s=grace_s)
@@ -154,7 +157,65 @@ def test_the_engine_is_out_of_reach_of_the_terminals_ctrl_c(tmp_path: Path) -> N
     process.stop()
 
 
-def test_stopping_before_starting_removes_the_disk_directory(tmp_path: Path) -> None:
+def test_a_signal_during_a_stop_waits_until_nothing_is_left(tmp_path: Path) -> None:
+    name = f"kvbench-test-signal-{os.getpid()}"
+    process = a_process(tmp_path, grace_s=1.0, IGNORE_TERM="1", SHM=name)
+    process.start()
+    assert wait_for(lambda: serving(process))
+    tree = process.tree()
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(Interrupted), stop_on_signals():
+        process.stop()
+    assert all(gone(stat.pid) for stat in tree)
+    assert not Path("/dev/shm", name).exists()
+    assert nothing_left(tmp_path)
+
+
+def test_a_full_disk_under_the_home_does_not_end_the_engine(tmp_path: Path) -> None:
+    """Given a lease that cannot be written for a while, what the engine maps meanwhile is written later."""
+    name, go = f"kvbench-test-full-{os.getpid()}", tmp_path / "go"
+    process = a_process(tmp_path, SHM=name, WAIT_FOR=str(go))
+    process.start()
+    (lease,) = (tmp_path / "home" / "leases").glob("*.json")
+    in_the_way = lease.with_suffix(".new")
+    in_the_way.mkdir()
+    go.touch()
+    assert wait_for(lambda: serving(process))
+    assert not wait_for(lambda: not process.alive(), 2.0), "the keeper has looked at what it maps by now"
+    assert name not in lease.read_text()
+    in_the_way.rmdir()
+    assert wait_for(lambda: name in lease.read_text())
+    process.stop()
+    assert not Path("/dev/shm", name).exists()
+    assert nothing_left(tmp_path)
+
+
+def test_what_cannot_be_removed_is_named_also_when_the_keeper_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = a_process(tmp_path)
+    process.start()
+    assert wait_for(lambda: serving(process))
+    (lease,) = (tmp_path / "home" / "leases").glob("*.json")
+    os.kill(json.loads(lease.read_text())["keeper"][0], signal.SIGKILL)
+    (kv,) = (tmp_path / "kv").iterdir()
+
+    def refuse(path: Path) -> bool:
+        if path == kv:
+            raise PermissionError(13, "Permission denied")
+        return remove_directory(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kvbench.engine.leases.remove_directory", refuse)
+        with pytest.raises(
+            EngineError, match=rf"what the engine left could not be removed: {kv}: Permission denied"
+        ):
+            process.stop()
+    process.stop()
+    assert nothing_left(tmp_path)
+
+
+def test_stopping_before_starting_leaves_nothing(tmp_path: Path) -> None:
     a_process(tmp_path).stop()
     assert nothing_left(tmp_path)
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.engine import launched
+from kvbench.engine import launch, launched
 from kvbench.engine.base import Launch
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.ports import check_free, free_port
 from kvbench.engine.ready import Readiness
-from kvbench.engine.remains import MARK
+from kvbench.engine.remains import MARK, make_directory
 from kvbench.engine.vllm_engine import VllmEngine
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
@@ -51,7 +51,7 @@ def a_profile(
 def a_launch(tmp_path: Path) -> Launch:
     directory = tmp_path / "launch"
     directory.mkdir()
-    return Launch(directory, directory / "engine-1.log", make_disk_directory(tmp_path / "kv", "arm-1"), "arm-1")
+    return Launch(directory, directory / "engine-1.log", plan_disk_directory(tmp_path / "kv", "arm-1"), "arm-1")
 
 
 def started(
@@ -248,17 +248,72 @@ def test_the_death_of_a_running_engine_shows_in_its_state(tmp_path: Path, engine
     assert engine.state().detail == "the engine ended by signal 9"
 
 
-def test_a_disk_directory_of_a_crashed_run_is_removed_when_the_next_is_made(tmp_path: Path) -> None:
-    left = make_disk_directory(tmp_path / "kv", "arm-0")
-    alive = make_disk_directory(tmp_path / "kv", "arm-1")
+def test_a_disk_directory_of_a_crashed_run_is_removed_when_the_next_is_made(
+    tmp_path: Path, engines: list[LaunchedEngine]
+) -> None:
+    left = make_directory(plan_disk_directory(tmp_path / "kv", "arm-0"))
+    alive = make_directory(plan_disk_directory(tmp_path / "kv", "arm-2"))
     mark = (left / MARK).read_text().replace(f'"owner": [{os.getpid()}', '"owner": [4194305')
     (left / MARK).write_text(mark)
-    make_disk_directory(tmp_path / "kv", "arm-2")
+    started(a_profile(), tmp_path, engines)
     assert not left.exists()
     assert alive.exists()
 
 
-def test_a_disk_path_that_cannot_be_used_is_an_input_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"tiers\.disk\.path: cannot make a directory"):
-        make_disk_directory(tmp_path / "file", "arm-1")
+def test_a_disk_path_that_cannot_be_used_is_an_input_error(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
+    (tmp_path / "kv").write_text("")
+    with pytest.raises(InputError, match=rf"tiers\.disk\.path: cannot make a directory under {tmp_path / 'kv'}: "):
+        started(a_profile(), tmp_path, engines)
+    assert not list((tmp_path / "home" / "leases").iterdir())
+    assert not (tmp_path / "launch" / "engine-1.log").exists(), "nothing was started"
+
+
+def test_nothing_is_made_before_a_lease_names_it(
+    tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def make(path: Path) -> Path:
+        (lease,) = (tmp_path / "home" / "leases").glob("*.json")
+        assert str(path) in lease.read_text()
+        made.append(path)
+        return make_directory(path)
+
+    monkeypatch.setattr(launch, "make_directory", make)
+    planned = a_launch(tmp_path)
+    assert not (tmp_path / "kv").exists()
+    engine = VllmEngine(a_profile(), planned)
+    engines.append(engine)
+    engine.start(lambda _: None)
+    assert len(made) == 2
+    assert planned.disk_directory in made
+
+
+@pytest.mark.parametrize("told", ["<html>not here</html>", "[1]", '"0.32.0"', '{"version": 32}', "null", "{}"])
+def test_an_engine_that_does_not_tell_its_version_is_of_an_unknown_one(
+    tmp_path: Path, engines: list[LaunchedEngine], told: str
+) -> None:
+    engine = started(a_profile(VERSION_ANSWER=told), tmp_path, engines)
+    assert "the version" in engine.effective().unknown
+
+
+def test_an_engine_that_dies_right_after_it_was_ready_did_not_start(
+    tmp_path: Path, engines: list[LaunchedEngine]
+) -> None:
+    with pytest.raises(EngineError, match=r"arm-1: the engine did not start: ") as caught:
+        started(a_profile(DIE_AT_VERSION="RuntimeError: no luck at all"), tmp_path, engines)
+    assert "no luck at all" in str(caught.value)
+    assert f"log: {tmp_path / 'launch' / 'engine-1.log'}" in str(caught.value)
+    assert nothing_left(tmp_path)
+
+
+def test_an_engine_that_hangs_right_after_it_was_ready_did_not_start(
+    tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launched, "ANSWER_S", 0.5)
+    with pytest.raises(
+        EngineError, match=r"it was ready, and then gave no answer \(/version: timed out\)"
+    ) as caught:
+        started(a_profile(HANG_AT_VERSION="1"), tmp_path, engines)
+    assert f"log: {tmp_path / 'launch' / 'engine-1.log'}" in str(caught.value)
+    assert nothing_left(tmp_path)

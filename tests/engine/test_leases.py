@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.leases import MARKER, Lease, new_lease, read_lease, sweep, write_lease
 from kvbench.engine.processes import Process, ShmFile, identify, is_running, processes_with
-from kvbench.engine.remains import make_directory
+from kvbench.engine.remains import MARK, make_directory
 from tests.engine.test_keeper import gone, nothing_left, start_owner, wait_for
 
 DEAD = Process(2**22 + 1, 1)  # above the largest pid that Linux gives
@@ -154,6 +155,48 @@ def test_a_directory_that_cannot_be_marked_is_not_left_there(
             make_directory(tmp_path / "kv" / "kvbench-1")
     assert not (tmp_path / "kv" / "kvbench-1").exists()
     assert make_directory(tmp_path / "kv" / "kvbench-1").is_dir()
+
+
+@pytest.mark.parametrize("half_a_mark", [None, '{"owner": [12'])
+def test_a_directory_whose_maker_was_killed_before_it_was_marked_is_removed(
+    home: Path, tmp_path: Path, half_a_mark: str | None
+) -> None:
+    begun = plan_disk_directory(tmp_path, "arm-1")
+    begun.mkdir()
+    if half_a_mark is not None:
+        (begun / MARK).write_text(half_a_mark)
+    _, path = left_lease(home, disk_directory=str(begun))
+    assert sweep(quiet) == [f"removed {begun} of launch arm-1"]
+    assert not begun.exists()
+    assert not path.exists()
+
+
+def test_such_a_directory_with_anything_in_it_is_somebody_elses(home: Path, tmp_path: Path) -> None:
+    full = plan_disk_directory(tmp_path, "arm-1")
+    full.mkdir()
+    (full / "thesis.txt").write_text("three years")
+    left_lease(home, disk_directory=str(full))
+    assert sweep(quiet) == []
+    assert (full / "thesis.txt").exists()
+
+
+def test_a_lease_that_was_only_begun_goes_after_a_while(home: Path) -> None:
+    _, path = left_lease(home, owner=identify(os.getpid()))
+    old, young, of_a_lease = home / "leases" / "a.new", home / "leases" / "b.new", path.with_suffix(".new")
+    for new in (old, young, of_a_lease):
+        new.write_text("{")
+    for new in (old, of_a_lease):
+        os.utime(new, (0, 0))
+    assert sweep(quiet) == []
+    assert sorted((home / "leases").iterdir()) == sorted((young, path, of_a_lease))
+
+
+def test_a_lease_that_cannot_be_written_is_named_and_the_old_one_stays(home: Path) -> None:
+    lease, path = left_lease(home)
+    path.with_suffix(".new").mkdir()
+    with pytest.raises(OSError, match=str(path)):
+        write_lease(lease._replace(label="arm-2"), path)
+    assert read_lease(path) == lease
 
 
 def test_shared_memory_of_the_same_name_but_another_inode_is_somebody_elses(home: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from kvbench.engine.base import Effective, Launch
 from kvbench.engine.create import create_engine
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.lmcache_engine import VllmWithLmcache, VllmWithLmcacheInside
 from kvbench.engine.ports import check_free
@@ -61,7 +61,7 @@ def an_engine(profile: Profile, tmp_path: Path, engines: list[LaunchedEngine]) -
     """Not started yet."""
     directory = tmp_path / "launch"
     directory.mkdir()
-    disk = make_disk_directory(tmp_path / "kv", "arm-1") if profile.tiers.disk else None
+    disk = plan_disk_directory(tmp_path / "kv", "arm-1") if profile.tiers.disk else None
     engine = create_engine(profile, Launch(directory, directory / "engine-1.log", disk, "arm-1"))
     assert isinstance(engine, LaunchedEngine)
     engines.append(engine)

@@ -10,7 +10,7 @@ import pytest
 from kvbench.engine.base import Effective, Launch
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import EngineEnvironment, kvbench_home
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.ports import check_free
 from kvbench.engine.processes import shm_files
 from kvbench.spec.profile import Profile
@@ -46,7 +46,7 @@ def test_an_engine_is_launched_proven_reset_and_leaves_nothing(
 ) -> None:
     before = shm_files()
     profile = a_profile(engine_env, tmp_path, tiered=tiered)
-    disk = make_disk_directory(tmp_path / "kv", "arm-1") if tiered else None
+    disk = plan_disk_directory(tmp_path / "kv", "arm-1") if tiered else None
     said: list[str] = []
     engine = create_engine(profile, Launch(tmp_path, tmp_path / "engine-1.log", disk, "arm-1"))
     try:

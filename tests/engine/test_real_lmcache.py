@@ -12,7 +12,7 @@ import pytest
 
 from kvbench.engine.base import Endpoint, Launch
 from kvbench.engine.environment import EngineEnvironment, kvbench_home
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.lmcache_engine import VllmWithLmcache
 from kvbench.engine.ports import check_free
 from kvbench.observe.canonical import identity_breaks, parse_engine, source_counters
@@ -40,7 +40,7 @@ def lmcache(lmcache_env: EngineEnvironment, tmp_path: Path) -> Iterator[tuple[Vl
             "disk": {"path": str(tmp_path / "kv"), "size_limit": "1GiB"},
         },
     }
-    disk = make_disk_directory(tmp_path / "kv", "arm-1")
+    disk = plan_disk_directory(tmp_path / "kv", "arm-1")
     engine = VllmWithLmcache(
         Profile.model_validate(spec), Launch(tmp_path, tmp_path / "engine-1.log", disk, "arm-1")
     )

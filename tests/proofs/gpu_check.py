@@ -27,7 +27,7 @@ from kvbench.doctor.diagnose import diagnose
 from kvbench.engine import tiny_model
 from kvbench.engine.base import Effective, Endpoint, Launch
 from kvbench.engine.create import create_engine
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.errors import KvbenchError
 from kvbench.observe.canonical import canonical, parse_engine
 from kvbench.spec.profile import Profile
@@ -122,7 +122,7 @@ def by_source(endpoint: Endpoint) -> dict[str, float]:
 def running(profile: Profile, directory: Path) -> Iterator[tuple[Endpoint, Effective]]:
     directory.mkdir()
     disk = profile.tiers.disk
-    own = make_disk_directory(disk.path, profile.name) if disk is not None else None
+    own = plan_disk_directory(disk.path, profile.name) if disk is not None else None
     engine = create_engine(profile, Launch(directory, directory / "engine.log", own, profile.name))
     try:
         endpoint = engine.start(say)

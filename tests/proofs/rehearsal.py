@@ -30,11 +30,11 @@ import httpx
 
 from kvbench.canary.histogram import quantile_bounds
 from kvbench.canary.scraping import samples_of
-from kvbench.compare.interrupts import stop_on_signals
 from kvbench.engine.base import Endpoint, Launch
 from kvbench.engine.environment import install
 from kvbench.engine.ports import free_port
 from kvbench.engine.vllm_engine import VllmEngine
+from kvbench.interrupts import stop_on_signals
 from kvbench.spec.profile import Profile
 
 DEVICE_BLOCKS, BLOCK_BYTES = 48, 262_144

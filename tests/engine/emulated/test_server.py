@@ -13,7 +13,7 @@ import pytest
 from kvbench.engine.base import Endpoint, Engine, Launch
 from kvbench.engine.create import create_engine, render_profile
 from kvbench.engine.emulated.launched import EmulatedEngine
-from kvbench.engine.launch import make_disk_directory
+from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.ports import check_free
 from kvbench.observe.canonical import parse_engine, source_counters
 from kvbench.spec.emulation import Noise
@@ -37,7 +37,7 @@ def quick(inject: dict | None = None, *, tiered: bool = False) -> Profile:
 
 @contextmanager
 def launched(profile: Profile, directory: Path) -> Iterator[tuple[Engine, Endpoint]]:
-    disk = make_disk_directory(directory / "kv", "arm-1") if profile.tiers.disk else None
+    disk = plan_disk_directory(directory / "kv", "arm-1") if profile.tiers.disk else None
     engine = create_engine(profile, Launch(directory, directory / "engine-1.log", disk, "arm-1"))
     try:
         yield engine, engine.start(lambda _: None)
