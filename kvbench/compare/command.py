@@ -4,9 +4,7 @@ judging and showing meet."""
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -28,6 +26,7 @@ from kvbench.compare.stored import judge_stored
 from kvbench.compare.summary import show_summary, summarise
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import check_serves, install
+from kvbench.engine.scratch import scratch
 from kvbench.errors import EngineError, InputError, Interrupted, RunError
 from kvbench.history.store import append
 from kvbench.record.journal import Journal
@@ -164,17 +163,15 @@ def demo(out: Path, *, console: Console, as_json: bool) -> NoReturn:
     compare(experiment, warnings, out, Crew(), console=console, as_json=as_json)
 
 
-def start_engine(profile: Profile, *, console: Console) -> NoReturn:
+def start_engine(profile: Profile, *, console: Console) -> None:
     """Start one engine and keep it until a signal comes. When it fails, its log stays and is named."""
     check_host([profile], lambda line: say(console, line))
-    directory = Path(tempfile.mkdtemp(prefix="kvbench-engine-"))
-    try:
-        _keep_engine(profile, directory, console)
-    except EngineError:
-        raise
-    except BaseException:
-        shutil.rmtree(directory)
-        raise
+    with scratch("engine") as place:
+        try:
+            _keep_engine(profile, place.directory, console)
+        except EngineError:
+            place.keep()
+            raise
 
 
 def _keep_engine(profile: Profile, directory: Path, console: Console) -> NoReturn:

@@ -13,16 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from kvbench.doctor.host import Disk, DiskTrial, Spread
-from kvbench.engine.environment import kvbench_home
-from kvbench.engine.launch import make_disk_directory
-from kvbench.engine.leases import new_lease, write_lease
-from kvbench.engine.remains import remove_directory
+from kvbench.engine.scratch import scratch
 from kvbench.errors import InputError
 
 __all__ = ["TRIAL_BYTES", "TRIAL_S", "try_disk"]
@@ -86,15 +83,12 @@ def try_disk(
 @contextmanager
 def _own_directory(path: Path) -> Iterator[Path]:
     """Under the tier's path, with a lease beside its mark: whatever happens, a later command removes it."""
-    directory = make_disk_directory(path, "doctor")
-    lease = new_lease("doctor", disk_directory=str(directory))
-    file = kvbench_home() / "leases" / f"{lease.id}.json"
-    try:
-        write_lease(lease, file)
-        yield directory
-    finally:
-        remove_directory(directory)
-        file.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        try:
+            place = stack.enter_context(scratch("doctor", path))
+        except OSError as error:
+            raise InputError(f"tiers.disk.path: cannot make a directory under {path}: {error.strerror}") from None
+        yield place.directory
 
 
 def _name(directory: Path) -> Path:

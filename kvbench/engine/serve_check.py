@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import httpx
 
 from kvbench.engine.base import Endpoint, Launch, Progress
 from kvbench.engine.environment import EngineEnvironment
+from kvbench.engine.scratch import scratch
 from kvbench.engine.vllm_engine import VllmEngine
 from kvbench.errors import EngineError
+from kvbench.load.outcome import encodable
 from kvbench.spec.profile import Profile
 
 __all__ = ["serve_once"]
@@ -20,13 +19,16 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 200, 4
 
 def serve_once(environment: EngineEnvironment, progress: Progress) -> None:
     """EngineError when the engine does not start or does not answer as asked; nothing is left behind."""
-    with tempfile.TemporaryDirectory(prefix="kvbench-check-") as directory:
-        launch = Launch(
-            directory=Path(directory), log=Path(directory) / "engine.log", disk_directory=None, label="check"
-        )
+    with scratch("check") as place:
+        launch = Launch(place.directory, place.directory / "engine.log", disk_directory=None, label="check")
         engine = VllmEngine(_profile(environment.name), launch)
         try:
-            _ask(engine.start(progress))
+            why = _fault(engine.start(progress))
+            if why is not None:
+                raise EngineError(
+                    f"the engine started, but {why}",
+                    do=f"remove {environment.root} and run `kvbench engine install {environment.name}` again",
+                )
         finally:
             engine.stop()
 
@@ -48,16 +50,21 @@ def _profile(environment: str) -> Profile:
     )
 
 
-def _ask(endpoint: Endpoint) -> None:
+def _fault(endpoint: Endpoint) -> str | None:
+    """Ask once; what is wrong with the answer."""
     low, high = endpoint.token_id_range
     prompt = [low + i % (high - low + 1) for i in range(PROMPT_TOKENS)]
     body = {"model": endpoint.model, "prompt": prompt, "max_tokens": OUTPUT_TOKENS, "temperature": 0}
-    answer = httpx.post(
-        f"{endpoint.base_url}/v1/completions", json=body | endpoint.extra_body, timeout=60.0, trust_env=False
-    )
-    usage = answer.json().get("usage") if answer.status_code == 200 else None
-    if not usage or (usage["prompt_tokens"], usage["completion_tokens"]) != (PROMPT_TOKENS, OUTPUT_TOKENS):
-        raise EngineError(
-            f"the engine started, but answered HTTP {answer.status_code}: {answer.text[:300]}",
-            do="remove its environment and run `kvbench engine install` again",
+    try:
+        answer = httpx.post(
+            f"{endpoint.base_url}/v1/completions", json=body | endpoint.extra_body, timeout=60.0, trust_env=False
         )
+    except httpx.HTTPError as error:
+        return f"gave no answer: {error or type(error).__name__}"
+    try:
+        usage = answer.json()["usage"] if answer.status_code == 200 else {}
+        if (usage["prompt_tokens"], usage["completion_tokens"]) == (PROMPT_TOKENS, OUTPUT_TOKENS):
+            return None
+    except (ValueError, KeyError, TypeError):
+        pass  # told below, as any other answer that was not asked for
+    return f"answered HTTP {answer.status_code}: {encodable(answer.text[:300])}"

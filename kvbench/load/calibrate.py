@@ -14,7 +14,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvbench import __version__
 from kvbench.engine.environment import kvbench_home
+from kvbench.engine.scratch import Scratch, scratch
 from kvbench.errors import LoadError, RecordError
 from kvbench.load.plan import LoadPlan
 from kvbench.load.run import LoadResult, run_load
@@ -107,9 +107,9 @@ def _host_key() -> str:
 
 def calibrate() -> Calibration:
     """Measure now: some seconds with the machine as busy as it is."""
-    with tempfile.TemporaryDirectory(prefix="kvbench-calibration-") as name:
-        directory = Path(name)
-        with _server(directory / "truth.npz") as port:
+    with scratch("calibration") as place:
+        directory = place.directory
+        with _server(place) as port:
             write_schedule(_schedule(), directory / "schedule.parquet")
             plan = LoadPlan(
                 schedule=directory / "schedule.parquet",
@@ -153,13 +153,14 @@ def _schedule() -> Schedule:
 
 
 @contextmanager
-def _server(truth: Path) -> Iterator[int]:
+def _server(place: Scratch) -> Iterator[int]:
     """The calibration server's port; its truth is there afterwards."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "kvbench.load.calibration_server", os.fspath(truth)],
+        [sys.executable, "-m", "kvbench.load.calibration_server", os.fspath(place.directory / "truth.npz")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        env={**os.environ, **place.environment},
         start_new_session=True,
     )
     try:

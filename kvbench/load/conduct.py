@@ -170,7 +170,7 @@ class Conductor:
     def _assign(self) -> None:
         for member in self._members.values():
             plan = self._plan.model_copy(update={"worker": member.index})
-            self._door.say(member.id, m.Assign(plan=plan), _stored(self._shares[member.index]))
+            self._door.say(member.id, m.Assign(plan=plan), _stored(self._shares[member.index], self._plan.out))
         self._until_all(lambda member: member.prepared, LINE_S, "did not take its share in time")
 
     def _line_up(self) -> None:
@@ -376,8 +376,9 @@ def _on_loopback(base_url: str) -> bool:
     return Address(urlsplit(base_url).hostname or "", 0).loopback
 
 
-def _stored(share: Schedule) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="kvbench-share-") as directory:
+def _stored(share: Schedule, out: Path) -> bytes:
+    """Its file; `out` is the round's, so that a driver that is killed leaves nothing elsewhere."""
+    with tempfile.TemporaryDirectory(prefix=".share-", dir=out) as directory:
         path = Path(directory) / "schedule.parquet"
         write_schedule(share, path)
         return path.read_bytes()

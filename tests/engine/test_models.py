@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 
 from kvbench.engine import models, tiny_model
 from kvbench.engine.environment import EngineEnvironment
+from kvbench.engine.leases import sweep
 from kvbench.errors import EngineError, InputError
+from tests.engine.test_keeper import gone, wait_for
 
 TINY_DIGEST = "d9fcaabe6de7"
 """Changes only together with the model itself, and then everything measured on it changes, too."""
@@ -161,6 +164,32 @@ def test_smollm2_that_cannot_be_made_is_told_and_leaves_nothing(
     with pytest.raises(EngineError, match=says):
         models.model_path("smollm2", fake_environment(tmp_path, **fault), print)
     assert [path.name for path in (home / "models").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("where", ["getting", "converting"])
+def test_a_killed_maker_leaves_nothing_running_and_nothing_that_the_next_command_does_not_remove(
+    home: Path, tmp_path: Path, where: str
+) -> None:
+    made_by = fake_environment(tmp_path)
+    waits = f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); import time; time.sleep(600)\n"
+    text = made_by.python.read_text()
+    at = "    sys.exit(0)" if where == "getting" else '(directory / "config.json")'
+    made_by.python.write_text(text.replace(at, f"{at[: len(at) - len(at.lstrip())]}{waits}{at}"))
+    maker = (
+        "from pathlib import Path; from kvbench.engine import models; "
+        "from kvbench.engine.environment import EngineEnvironment as E; "
+        f"models.model_path('smollm2', E('vllm-cpu', Path({str(made_by.python)!r}), '', Path('/')), print)"
+    )
+    root = str(Path(models.__file__).parents[2])
+    process = subprocess.Popen([sys.executable, "-c", maker], env={**os.environ, "PYTHONPATH": root})
+    assert wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+    process.kill()
+    process.wait()
+    assert wait_for(lambda: gone(int((tmp_path / "pid").read_text())))
+    assert len(list((home / "models").iterdir())) == 2, "the lock and what was left"
+    sweep(lambda _: None)
+    assert [path.name for path in (home / "models").iterdir()] == [".lock"]
+    assert list((home / "leases").iterdir()) == []
 
 
 @pytest.mark.engine
