@@ -6,6 +6,7 @@ round is not held against the measurement.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -278,6 +279,13 @@ def _sources_unknown(rounds: Sequence[ArmRound]) -> dict[FindingKind, str]:
         texts = [NOT_PROVEN["lost"].format(arms=arm, what=uncounted(grown)) for arm, grown in lost.items()]
         return {FindingKind.SOURCES: wording.listed(texts)}
     played = [side for side in rounds if _was_driven(side) and len(side.requests)]
-    checked = {side.arm for side in played if sources_checked(side)}
-    unchecked = sorted({side.arm for side in played} - checked)
-    return {FindingKind.SOURCES: NOT_PROVEN["unchecked"].format(arms=", ".join(unchecked))} if unchecked else {}
+    unchecked: dict[str, list[str]] = {}
+    for side in played:
+        if not sources_checked(side):
+            unchecked.setdefault(side.arm, []).append(str(side.index))
+    counts = Counter(side.arm for side in played)
+    arms = [
+        arm if len(indices) == counts[arm] else f"{arm} in round {wording.listed(indices)}"
+        for arm, indices in sorted(unchecked.items())
+    ]
+    return {FindingKind.SOURCES: NOT_PROVEN["unchecked"].format(arms=", ".join(arms))} if arms else {}

@@ -212,6 +212,12 @@ class TestWhatCannotBeChecked:
         assert set(checked.unknown) == {FindingKind.SOURCES}
         assert checked.unknown[FindingKind.SOURCES].startswith("the metrics of tiered tell no tokens that could be")
 
+    def test_a_single_round_without_them_is_named(self) -> None:
+        """Given one of three rounds whose metrics tell no tokens, then the other two do not speak for it."""
+        silent = metric_rows({("preemptions", None): [0, 0]}, [5.0, 130.0])
+        checked = check_validity(comparison(with_candidate(good_pairs(), 1, metrics=silent)))
+        assert checked.unknown[FindingKind.SOURCES].startswith("the metrics of tiered in round 2 tell no tokens")
+
     @pytest.mark.parametrize(
         ("counter", "what"), [("iterations_unseen", "3 iterations"), ("metric_events_lost", "3 events")]
     )
