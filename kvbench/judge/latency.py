@@ -213,8 +213,9 @@ class RoundLatencies:
         owners = _positions(self.ids, ids)
         owners[owners >= 0] = np.where(self.completed[owners[owners >= 0]], owners[owners >= 0], -1)
         kept = owners >= 0
-        owners, times = owners[kept], tokens["t_s"].to_numpy(dtype=np.float64)[kept]
-        index = tokens["index"].to_numpy()[kept]
+        times, index = tokens["t_s"].to_numpy(dtype=np.float64), tokens["index"].to_numpy()
+        if not kept.all():  # else the table's own times are as good as a copy of them, which is 8 bytes a token
+            owners, times, index = owners[kept], times[kept], index[kept]
         step = np.diff(owners)
         if np.any((step < 0) | ((step == 0) & (np.diff(index) < 0))):
             order = np.lexsort((index, owners))
