@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kvbench.engine.emulated.virtual import simulate
 from kvbench.errors import KvbenchError
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.judge import judge
 from kvbench.judge.verdict import CandidateVerdict, Outcome, Status
-from kvbench.selftest.setting import BLOCK_TOKENS, MAX_MODEL_LEN, ROUNDS, RULES, WORKLOAD, profile
+from kvbench.selftest.setting import BLOCK_TOKENS, MAX_MODEL_LEN, RULES, WORKLOAD, profile
 from kvbench.selftest.truths import Truth
 from kvbench.spec.profile import Profile
 from kvbench.workload.build import build_schedule
@@ -83,23 +84,37 @@ def exit_code(results: Sequence[Checked]) -> int:
 def judged(truth: Truth) -> CandidateVerdict:
     """The verdict on a comparison in virtual time. The same truth always gets the same one."""
     baseline, candidate = profile("base", (), truth.in_baseline), profile("tier", truth.tiers, truth.inject)
-    pairs = []
-    for index in range(1, ROUNDS + 1):
-        schedule = build_schedule(
-            WORKLOAD, index, block_tokens=BLOCK_TOKENS, capacities_tokens=None, max_model_len=MAX_MODEL_LEN
+    pairs = [
+        RoundPair(
+            index, _played(baseline, index) if truth.in_baseline else _sound(index), _played(candidate, index)
         )
-        pairs.append(RoundPair(index, _played(schedule, baseline, index), _played(schedule, candidate, index)))
+        for index in range(1, truth.rounds + 1)
+    ]
+    rounds = RULES.rounds.model_copy(update={"min": truth.rounds, "max": truth.rounds})
     return judge(
         Comparison(
             baseline=baseline,
             candidate=candidate,
             workload=WORKLOAD,
-            rules=RULES,
+            rules=RULES.model_copy(update={"rounds": rounds}),
             pairs=tuple(pairs),
-            rounds_planned=ROUNDS,
+            rounds_planned=truth.rounds,
         )
     )
 
 
-def _played(schedule: Schedule, arm: Profile, index: int) -> ArmRound:
-    return simulate(schedule, arm, label=f"{arm.name}-{index}").arm_round(arm.name, index)
+def _played(arm: Profile, index: int) -> ArmRound:
+    return simulate(_schedule(index), arm, label=f"{arm.name}-{index}").arm_round(arm.name, index)
+
+
+@lru_cache
+def _schedule(index: int) -> Schedule:
+    return build_schedule(
+        WORKLOAD, index, block_tokens=BLOCK_TOKENS, capacities_tokens=None, max_model_len=MAX_MODEL_LEN
+    )
+
+
+@lru_cache
+def _sound(index: int) -> ArmRound:
+    """A round of the baseline into which nothing is injected: the same for every truth."""
+    return _played(profile("base", (), {}), index)

@@ -41,6 +41,8 @@ WORKLOAD = Workload.model_validate(
         "request_timeout": 30.0,
     }
 )
+# Every kind of guardrail: against the baseline and absolute, of all requests and of a class, sustained, a rate that
+# must not fall, and those that are counted.
 RULES = Rules.model_validate(
     {
         "name": "truths",
@@ -48,6 +50,15 @@ RULES = Rules.model_validate(
         "guardrails": [
             {"id": "ttft-p95", "metric": "ttft", "quantile": 0.95, "max_ratio": 1.5},
             {"id": "itl-p95", "metric": "itl", "quantile": 0.95, "max_ratio": 1.5},
+            {"id": "short-ttft", "metric": "ttft", "class": "short", "quantile": 0.9, "max": 2.0},
+            {
+                "id": "rollback",
+                "metric": "ttft",
+                "quantile": 0.9,
+                "max": 4.0,
+                "sustained": {"window": 14.0, "for": 20.0},
+            },
+            {"id": "goodput", "metric": "goodput", "min_ratio": 0.8},
             {"id": "errors", "metric": "error_rate", "max": 0.02},
             {"id": "parity", "metric": "output_parity", "max": 0.1},
         ],

@@ -28,6 +28,8 @@ class Truth:
     """Keys of `engine.inject` of the baseline."""
     tiers: tuple[str, ...] = ("host", "disk")
     """Behind the device of the candidate; the baseline has none."""
+    rounds: int = 3
+    """Pairs of rounds: the fewest that carry an interval, unless the truth is nearer to a limit than most are."""
 
     @property
     def injected(self) -> str:
@@ -76,6 +78,27 @@ TRUTHS = (
         {"slower_tail": {"share": 0.3, "by": 5.0}},
     ),
     Truth(
+        "over-budget",
+        "three in ten short requests wait 5 s longer for their first token, whatever the baseline does",
+        _NO_GO,
+        ("short-ttft",),
+        {"slower_tail": {"share": 0.3, "by": 5.0}},
+    ),
+    Truth(
+        "sustained",
+        "three in ten requests wait 5 s longer for their first token, all the time",
+        _NO_GO,
+        ("rollback",),
+        {"slower_tail": {"share": 0.3, "by": 5.0}},
+    ),
+    Truth(
+        "given-up",
+        "three in ten requests wait so long for their first token that their clients give up",
+        _NO_GO,
+        ("errors",),
+        {"slower_tail": {"share": 0.3, "by": 40.0}},
+    ),
+    Truth(
         "stalls",
         "every so often all streams under way pause for half a second",
         _NO_GO,
@@ -104,6 +127,14 @@ TRUTHS = (
         {"useless_hits": True},
     ),
     Truth(
+        "no-benefit",
+        "hits save nothing, and six rounds are enough to refute the benefit",
+        _NO_GO,
+        ("long-ttft",),
+        {"useless_hits": True},
+        rounds=6,
+    ),
+    Truth(
         "no-promotions",
         "the tiers take blocks in and never give one back",
         _NO_GO,
@@ -111,6 +142,13 @@ TRUTHS = (
         {"no_promotions": True},
     ),
     Truth("errors", "one request in ten is answered with status 500", _NO_GO, ("errors",), {"errors": _PART}),
+    Truth(
+        "half-lost",
+        "every other request is answered with status 500, so half as many are served",
+        _NO_GO,
+        ("goodput",),
+        {"errors": {"share": 0.5}},
+    ),
     Truth(
         "refusal",
         "every request is answered with status 500 while /health stays 200",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from kvbench.engine.emulated import beginning
 from kvbench.judge import judge as judging
 from kvbench.judge.case import Case, Ruling
 from kvbench.judge.validity import Checked as Validity
 from kvbench.judge.verdict import Outcome
 from kvbench.selftest.check import check, exit_code
+from kvbench.selftest.setting import RULES
 from kvbench.selftest.truths import TRUTHS, Truth, chosen
 from kvbench.spec.emulation import Injections
 from tests.cli.invoke import kvbench_here
@@ -72,6 +75,9 @@ def test_an_unknown_truth_is_refused_with_those_that_there_are() -> None:
     ("guardrail", "truth"),
     [
         ("ttft-p95", "slower-tail"),
+        ("short-ttft", "over-budget"),
+        ("rollback", "sustained"),
+        ("goodput", "half-lost"),
         ("itl-p95", "stalls"),
         ("errors", "errors"),
         ("parity", "corrupt-outputs"),
@@ -96,6 +102,40 @@ def test_a_guardrail_that_always_passes_is_found_out(
     assert f"must be NO_GO by {guardrail}" in found["text"]
 
 
+def test_every_guardrail_of_the_setting_has_a_truth_that_only_it_may_name() -> None:
+    alone = {truth.rules[0] for truth in TRUTHS if truth.expected == (Outcome.NO_GO,) and len(truth.rules) == 1}
+    assert {rule.id for rule in RULES.guardrails} <= alone
+    assert {rule.id for rule in RULES.benefits} <= alone, "a benefit that is refuted"
+
+
+def test_a_judge_that_refutes_no_benefit_any_more_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = judging.judge_benefits
+
+    def undecided(case: Case) -> list[Ruling]:
+        return [_kept(ruling, "unknown") if ruling.result.status == "fail" else ruling for ruling in sound(case)]
+
+    monkeypatch.setattr(judging, "judge_benefits", undecided)
+    answer = kvbench_here("selftest", "--only", "no-benefit", "--json")
+    (found,) = json.loads(answer.out)["truths"]
+    assert (answer.code, found["status"]) == (4, "fail")
+    assert "must be NO_GO by long-ttft" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("truth", "blind"),
+    [("residue", "counted_before"), ("other-configuration", "compare")],
+    ids=["residue", "config"],
+)
+def test_checks_before_a_round_that_see_nothing_any_more_are_found_out(
+    truth: str, blind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = SimpleNamespace(differences=()) if blind == "compare" else ()
+    monkeypatch.setattr(beginning, blind, lambda *_: nothing)
+    answer = kvbench_here("selftest", "--only", truth, "--json")
+    (found,) = json.loads(answer.out)["truths"]
+    assert (answer.code, found["status"]) == (4, "fail")
+
+
 def test_a_judge_that_has_no_findings_any_more_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "check_validity", lambda _: Validity((), {}))
     answer = kvbench_here("selftest", "--only", "residue")
@@ -104,5 +144,5 @@ def test_a_judge_that_has_no_findings_any_more_is_found_out(monkeypatch: pytest.
     assert "fail  residue: the tiers are not empty at the start; must be INVALID by residue" in answer.out
 
 
-def _kept(ruling: Ruling) -> Ruling:
-    return replace(ruling, result=ruling.result.model_copy(update={"status": "pass"}))
+def _kept(ruling: Ruling, status: str = "pass") -> Ruling:
+    return replace(ruling, result=ruling.result.model_copy(update={"status": status}))

@@ -32,12 +32,15 @@ TIMES = ("by", "every", "down")
 """Settings of injections that are seconds."""
 HELD_S = 2.0
 """How long a slower tail is held: far beyond the tails of rounds of sixty requests, within their time-out."""
+BUDGET_S = 1.5
+"""Of absolute rules on TTFT: far beyond the tails, below what is held."""
 TOGETHER = 4
 """Candidates in one comparison."""
 PLAYED = (
     *("win-through-host", "win-through-disk", "nothing-changed", "slower-tail", "stalls", "slow-promotions"),
     *("useless-hits", "errors", "dropped-streams", "short-outputs", "corrupt-outputs"),
-    *("leaked-outputs", "restart", "freeze", "counter-reset", "vanished-metrics", "miscounted-sources"),
+    *("leaked-outputs", "restart", "freeze", "sustained"),
+    *("counter-reset", "vanished-metrics", "miscounted-sources", "residue", "other-configuration"),
 )
 """Those in which the way through a server, a client and a scraper matters; virtual time has them all."""
 PLAYED_TRUTHS = chosen(PLAYED)
@@ -55,11 +58,13 @@ class Group:
 
 
 def groups() -> list[Group]:
-    """All that are played. INVALID ends a comparison at once, so what must be INVALID is among itself."""
-    invalid = [truth for truth in PLAYED_TRUTHS if Outcome.INVALID in truth.expected]
-    others = [truth for truth in PLAYED_TRUTHS if truth not in invalid]
+    """All that are played. INVALID ends a comparison at once, so what must be INVALID is among itself; and where an
+    arm is not configured as asked no load is played at all, so that one is alone."""
+    alone = [truth for truth in PLAYED_TRUTHS if "other_configuration" in truth.inject]
+    invalid = [truth for truth in PLAYED_TRUTHS if Outcome.INVALID in truth.expected and truth not in alone]
+    others = [truth for truth in PLAYED_TRUTHS if truth not in (*invalid, *alone)]
     found = [Group(tuple(others[start : start + TOGETHER])) for start in range(0, len(others), TOGETHER)]
-    return [*found, Group(tuple(invalid))]
+    return [*(Group((truth,)) for truth in alone), *found, Group(tuple(invalid))]
 
 
 def begin(group: Group, folder: Path) -> subprocess.Popen[str]:
@@ -137,7 +142,11 @@ def _rules() -> dict[str, Any]:
     """As the selftest's, at what so few requests and rounds carry, with margins for a busy machine's noise."""
     content = setting.RULES.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
     for rule in content["guardrails"]:
-        if "quantile" in rule:
+        if "sustained" in rule:
+            rule |= {"max": BUDGET_S, "sustained": {"window": 2.0, "for": 2.0}}
+        elif "max" in rule and "quantile" in rule:
+            rule |= {"quantile": 0.8, "max": BUDGET_S}
+        elif "quantile" in rule:
             rule |= {"quantile": 0.9, "max_ratio": 3.0}
         elif rule["metric"] == "error_rate":
             rule["max"] = 0.04
