@@ -7,6 +7,8 @@ counted by both.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -79,22 +81,46 @@ def _source_checks(recorded: ArmRound) -> list[str | None]:
 
 
 def identity_faults(recorded: ArmRound) -> list[str]:
-    """Sums of the engine's own counters that are missed: in a scrape at rest, or in several in a row under load."""
+    """Sums of the engine's own counters that are missed: in several scrapes in a row under load, or in one at rest
+    that the next one does not refute.
+
+    A page is put together family by family, the gauges of running requests first: it may say rest and yet hold
+    counts from before and after a step. What such a page misses is there in the next.
+    """
     rows = _identity_rows(recorded).sort_values("t_s", kind="stable")
-    first: dict[str, str] = {}
-    missed: dict[str, list[str]] = {}
+    scrapes: dict[str, list[_Told]] = {}
     for labels, value, t_s in zip(rows["labels"], rows["value"], rows["t_s"], strict=True):
         told = json.loads(labels)
-        identity = told["identity"]
-        if abs(value) <= TOLERANCE:
-            missed.pop(identity, None)
+        scrapes.setdefault(told["identity"], []).append(_Told(told.get("at") == "rest", value, t_s))
+    faults = {identity: _missed(each) for identity, each in scrapes.items()}
+    return [
+        f"the engine's own sum of {identity} is off by {wording.share(abs(first.value))} at "
+        f"{wording.value(first.t_s, 's')}"
+        for identity, first in faults.items()
+        if first is not None
+    ]
+
+
+class _Told(NamedTuple):
+    """What one scrape says of a sum."""
+
+    at_rest: bool
+    value: float
+    t_s: float
+
+
+def _missed(scrapes: Sequence[_Told]) -> _Told | None:
+    """The first of those in a row that miss a sum for certain."""
+    in_a_row: list[_Told] = []
+    for told in scrapes:
+        if abs(told.value) <= TOLERANCE:
+            in_a_row = []
             continue
-        what = f"the engine's own sum of {identity} is off by {wording.share(abs(value))}"
-        row = missed.setdefault(identity, [])
-        row.append(f"{what} at {wording.value(t_s, 's')}")
-        if told.get("at") == "rest" or len(row) >= TORN_IN_A_ROW:
-            first.setdefault(identity, row[0])
-    return list(first.values())
+        confirms = any(before.at_rest for before in in_a_row)
+        in_a_row.append(told)
+        if confirms or len(in_a_row) >= TORN_IN_A_ROW:
+            return in_a_row[0]
+    return in_a_row[0] if any(told.at_rest for told in in_a_row) else None
 
 
 def _identity_rows(recorded: ArmRound) -> pd.DataFrame:

@@ -118,12 +118,12 @@ class TestTheEnginesOwnSums:
 
     def test_that_are_missed_at_rest_are_told_once_each_with_the_first_time(self) -> None:
         assert self.faults(
-            (12.0, "rest", "prompt-tokens", -0.2),
-            (9.0, "rest", "prompt-tokens", 0.1),
+            (12.0, "rest", "cached-tokens", -0.2),
+            (9.0, "rest", "cached-tokens", 0.1),
             (5.0, "rest", "cache-hits", 0.5),
         ) == [
             "the engine's own sum of cache-hits is off by 50 % at 5 s",
-            "the engine's own sum of prompt-tokens is off by 10 % at 9 s",
+            "the engine's own sum of cached-tokens is off by 10 % at 9 s",
         ]
 
     def test_may_be_off_a_little_and_under_load(self) -> None:
@@ -137,9 +137,17 @@ class TestTheEnginesOwnSums:
         assert self.faults(*missed, *between) == []
         assert self.faults(*missed) == ["the engine's own sum of prompt-tokens is off by 25 % at 11 s"]
 
+    def test_of_a_page_that_says_rest_too_early_are_refuted_by_the_next(self) -> None:
+        """An engine's page showed no running request and a step's first counts: at 1.3 s, and never again."""
+        torn = (1.3, "rest", "cache-hits", 0.125)
+        assert self.faults(torn, (2.3, "load", "cache-hits", 0.0), (3.3, "rest", "cache-hits", 0.0)) == []
+        said = ["the engine's own sum of cache-hits is off by 12.5 % at 1.3 s"]
+        assert self.faults(torn, (2.3, "load", "cache-hits", 0.1)) == said
+        assert self.faults(torn, (2.3, "load", "prompt-tokens", 0.0)) == said
+
     def test_that_are_missed_make_the_run_invalid(self) -> None:
         pairs = good_pairs()
-        broken = with_candidate(pairs, 1, metrics=self.rows((9.0, "rest", "prompt-tokens", 0.1)))
+        broken = with_candidate(pairs, 1, metrics=self.rows((9.0, "rest", "cached-tokens", 0.1)))
         verdict = judge(comparison(broken))
         assert verdict.verdict == "INVALID"
         assert result_of(verdict, "token-sources-broken").status == "fail"
