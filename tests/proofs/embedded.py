@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import subprocess
 import sys
 import time
@@ -70,7 +69,7 @@ def see_to_its_end(command: list[str], log: Path, until: float) -> int:
             raise Stopped from None
         finally:
             if child.poll() is None:
-                child.send_signal(signal.SIGINT)
+                child.terminate()  # and not SIGINT, which a job in a shell's background has inherited as ignored
                 child.wait(timeout=STOP_S)
 
 
