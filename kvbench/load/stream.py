@@ -130,11 +130,14 @@ class CompletionReader:
     def _take_in_pieces(self, batch: Sequence[bytes], times_ns: Sequence[int]) -> None:
         payloads: list[bytes] = []
         times: list[int] = []
+        ended_ns = self._carriers.at_ns[-1] if self._carriers.at_ns else None
         for chunk, at_ns in zip(batch, times_ns, strict=True):
             for payload in self._decoder.feed(chunk):
                 payloads.append(payload)
                 times.append(at_ns)
-            if not self._decoder.idle:
+                ended_ns = at_ns
+            # A long event may take several reads of one segment; its own beginning then had the same time as its end.
+            if ended_ns == at_ns and not self._decoder.idle:
                 self._carriers.torn_ns.add(at_ns)
         if _DONE in payloads:
             self._done = True

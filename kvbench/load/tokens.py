@@ -20,7 +20,7 @@ class Carriers:
         self.since_ns = since_ns
         """Before this none of them can have come: when the request was sent."""
         self.torn_ns: set[int] = set()
-        """Times of reads that ended in the middle of an event."""
+        """Times of reads that held the end of an event and the beginning of the next."""
         self.at_ns: list[int] = []
         self.ids: list[int | None] = []
         """Token ids in each; None: the field is not there or null."""

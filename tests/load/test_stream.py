@@ -165,6 +165,12 @@ def test_an_event_that_was_read_with_the_beginning_of_the_next_may_have_come_bef
     assert doubts([one, two[:9], two[9:], three + DONE], [100, 200, 300, 400], sent_ns=50) == []
 
 
+def test_an_event_that_takes_several_reads_of_one_segment_is_in_no_doubt() -> None:
+    """The first event of an engine that repeats the ids of a long prompt, read in two pieces."""
+    one, two, three = token_event([1]), token_event([2]), token_event([3], "stop")
+    assert doubts([one[:9], one[9:], two, three + DONE], [300, 300, 500, 600], sent_ns=50) == []
+
+
 def test_the_closing_events_of_an_answer_are_no_reason_for_doubt() -> None:
     completion = read(token_event([1]), token_event([2], "length") + usage_event(5, 2) + DONE)
     assert completion.placed.doubts_ns == []
