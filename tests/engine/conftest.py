@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from kvbench.engine import recipe
+from kvbench.engine import environment, recipe
 from kvbench.engine.launched import LaunchedEngine
 from tests.engine.pip_stand_in import as_pip_does
 
@@ -21,6 +22,14 @@ def engines() -> Iterator[list[LaunchedEngine]]:
     yield made
     for engine in made:
         engine.stop()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A KVBENCH_HOME that is not there yet, on a disk that is large enough."""
+    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(environment, "NEEDED_BYTES", 0)
+    return tmp_path / "home"
 
 
 @pytest.fixture

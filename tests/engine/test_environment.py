@@ -17,13 +17,6 @@ from kvbench.engine.environment import find, find_or_none, install, installed, k
 from kvbench.errors import EngineError, InputError
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(environment, "NEEDED_BYTES", 0)
-    return tmp_path / "home"
-
-
 def quiet(_line: str) -> None: ...
 
 

@@ -15,20 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.engine import environment, recipe, serve_check
+from kvbench.engine import recipe, serve_check
 from kvbench.engine.environment import check_serves, find, find_or_none, install
 from kvbench.engine.installed_files import damaged
 from kvbench.engine.processes import identify
 from kvbench.errors import Interrupted
 from kvbench.interrupts import stop_on_signals
 from tests.engine.pip_stand_in import as_pip_does, the_file
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(environment, "NEEDED_BYTES", 0)
-    return tmp_path / "home"
 
 
 def quiet(_line: str) -> None: ...
