@@ -136,7 +136,7 @@ class CompletionReader:
                 payloads.append(payload)
                 times.append(at_ns)
                 ended_ns = at_ns
-            # A long event may take several reads of one segment; its own beginning then had the same time as its end.
+            # A long event may take several reads of one segment: its beginning then has the same time as its end.
             if ended_ns == at_ns and not self._decoder.idle:
                 self._carriers.torn_ns.add(at_ns)
         if _DONE in payloads:
