@@ -16,6 +16,7 @@ from kvbench.engine.base import Launch
 from kvbench.engine.ports import free_port
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
+from tests.engine.answering import Answering
 from tests.standin.server import Behaviour, stand_in
 
 VLLM_METRICS = """# TYPE vllm:cache_config_info gauge
@@ -40,7 +41,7 @@ class Server:
         self.seen: list[tuple[str, str | None]] = []
         answers = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Handler(Answering):
             def do_GET(self) -> None:
                 self._answer(answers.get)
 
@@ -50,13 +51,7 @@ class Server:
             def _answer(self, table: dict[str, tuple[int, str]]) -> None:
                 answers.seen.append((self.path, self.headers["Authorization"]))
                 status, body = table.get(self.path.partition("?")[0], (404, '{"detail": "Not Found"}'))
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body.encode())))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            def log_message(self, *_: object) -> None:
-                pass
+                self.answer(status, body)
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"

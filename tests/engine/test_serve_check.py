@@ -11,6 +11,7 @@ import pytest
 
 from kvbench.engine.base import Endpoint
 from kvbench.engine.serve_check import OUTPUT_TOKENS, PROMPT_TOKENS, _fault
+from tests.engine.answering import Answering
 
 RIGHT = f'{{"usage": {{"prompt_tokens": {PROMPT_TOKENS}, "completion_tokens": {OUTPUT_TOKENS}}}}}'
 
@@ -19,19 +20,13 @@ RIGHT = f'{{"usage": {{"prompt_tokens": {PROMPT_TOKENS}, "completion_tokens": {O
 def server(status: int, body: str | None) -> Iterator[Endpoint]:
     """Answers every completion so; None: it hangs up."""
 
-    class Answers(http.server.BaseHTTPRequestHandler):
+    class Answers(Answering):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             if body is None:
                 self.close_connection = True
                 return
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body.encode())))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
+            self.answer(status, body)
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()

@@ -31,7 +31,6 @@ def run(*arguments: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="needs Linux scheduling calls")
 def test_what_it_says_is_what_it_and_its_threads_have() -> None:
     answer, process, thread, ahead = run()
     assert answer == process == thread
@@ -82,14 +81,12 @@ def stand(limits: Path, runtime_us: int, period_us: int) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="needs Linux scheduling calls")
 def test_close_to_what_the_kernel_grants_it_steps_down_with_all_its_threads_and_up_again(tmp_path: Path) -> None:
     had, watching, *found = stand(tmp_path, 95_000, 200_000)
     assert had == watching
     assert found == (["True"] * 4 if had == "True" else [])
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="needs Linux scheduling calls")
 @pytest.mark.parametrize("runtime_us", [-1, 0, 1_000_000])
 def test_without_a_limit_of_the_kernel_it_never_steps_down(tmp_path: Path, runtime_us: int) -> None:
     assert stand(tmp_path, runtime_us, 1_000_000)[1:] == ["False"]
