@@ -59,6 +59,14 @@ def test_time_is_bounded(tmp_path: Path, home: Path) -> None:
     assert trial.files < 2048
 
 
+def test_a_disk_is_measured_even_when_time_is_up_before_the_first_chunk(tmp_path: Path, home: Path) -> None:
+    trial = try_disk(read_disk(tmp_path), 4 * KIB, 3, 2, trial_bytes=64 * KIB, trial_s=0)
+    assert isinstance(trial, DiskTrial)
+    assert trial.files == 3
+    assert trial.write_bytes_per_s > 0
+    assert 0 < trial.read.median_s <= trial.read.p99_s
+
+
 def test_too_little_space_is_told_and_nothing_is_made(tmp_path: Path, home: Path) -> None:
     why = try_disk(replace(read_disk(tmp_path), free=MIB), MIB, 1, 1)
     assert isinstance(why, str)
