@@ -1,4 +1,7 @@
-"""The sequence of rounds: interleaved (A B, B A, ...), spoiled pairs repeated, judged after each pair."""
+"""The sequence of rounds: interleaved (A B, B A, ...), spoiled pairs repeated, judged after each pair.
+
+Of several candidates, one whose verdict is certain is launched no more while the others go on.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,16 @@ def carry_out(journal: Journal, view: LiveView) -> Verdict | None:
     }
     journal.set_state("running")
     verdict: Verdict | None = None
+    names = [arm.name for arm in journal.manifest.arms]
     try:
         for index in range(1, journal.manifest.rounds_planned + 1):
-            _record_group(journal, view, rounds, index)
+            _record_group(journal, view, rounds, index, names)
             if journal.manifest.kind == "compare":
                 verdict = judge_rounds(journal.manifest, rounds)
-                if decided(verdict, journal.manifest.rules):
+                still_open = _undecided(verdict, journal.manifest)
+                if not still_open:
                     break
+                names = [journal.manifest.arms[0].name, *still_open]
     except Interrupted:
         journal.set_state("interrupted")
         raise
@@ -60,9 +66,15 @@ def carry_out(journal: Journal, view: LiveView) -> Verdict | None:
     return verdict
 
 
-def _record_group(journal: Journal, view: LiveView, rounds: dict[tuple[str, int], ArmRound], index: int) -> None:
-    """Record round `index` of every arm that lacks it; repeat what is spoiled of the group while anything is."""
-    names = [arm.name for arm in journal.manifest.arms]
+def _undecided(verdict: Verdict, manifest: Manifest) -> list[str]:
+    """Candidates whose verdict more rounds may change, in the order given."""
+    return [one.candidate for one in verdict.candidates or [verdict] if not decided(one, manifest.rules)]
+
+
+def _record_group(
+    journal: Journal, view: LiveView, rounds: dict[tuple[str, int], ArmRound], index: int, names: list[str]
+) -> None:
+    """Record round `index` of every arm of `names` that lacks it; repeat what is spoiled while anything is."""
     while True:
         for name in order_of(names, index):
             if (name, index) in rounds:

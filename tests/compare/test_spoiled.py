@@ -1,4 +1,4 @@
-"""Which rounds are repeated where several candidates share a baseline: none whose repeat would hide a fault."""
+"""Several candidates that share a baseline: no repeat hides a fault, and who is decided is launched no more."""
 
 from __future__ import annotations
 
@@ -84,6 +84,30 @@ def test_arms_that_cannot_be_repeated_apart_are_repeated_together_or_not_at_all(
 class TestTheSequence:
     """Given a candidate whose engine dies in every round, and one whose first attempt at a round is spoiled."""
 
+    def test_who_is_decided_is_launched_no_more_while_the_others_go_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        journal = Journal(
+            RunDirectory.create(tmp_path, "x"), MANIFEST.model_copy(update={"rules": rules(rounds=(1, 3))})
+        )
+        played: list[tuple[int, str]] = []
+
+        def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
+            played.append((job.index, job.profile.name))
+            return replace(rounds(other=DIED)[job.profile.name, 1], index=job.index)
+
+        monkeypatch.setattr(sequence, "record_round", record_round)
+        verdict = sequence.carry_out(journal, LiveView(Console(quiet=True), [arm.name for arm in ARMS], rounds=3))
+        assert verdict is not None
+        assert verdict.candidates is not None
+        assert [(one.candidate, one.verdict, one.rounds.done) for one in verdict.candidates] == [
+            ("tiered", "INCONCLUSIVE", 3),
+            ("other", "NO_GO", 1),
+        ]
+        assert played == [
+            (1, "base"), (1, "tiered"), (1, "other"), (2, "tiered"), (2, "base"), (3, "base"), (3, "tiered"),
+        ]  # fmt: skip
+
     def record(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> tuple[Journal, dict[tuple[str, int], ArmRound]]:
@@ -106,7 +130,7 @@ class TestTheSequence:
         monkeypatch.setattr(sequence, "record_round", record_round)
         found: dict[tuple[str, int], ArmRound] = {}
         view = LiveView(Console(quiet=True), ["base", "tiered", "other"], rounds=1)
-        sequence._record_group(journal, view, found, 1)
+        sequence._record_group(journal, view, found, 1, ["base", "tiered", "other"])
         assert played == ["base", "tiered", "other", "base", "tiered"]
         return journal, found
 
