@@ -30,6 +30,7 @@ from kvbench.plan.runs import Runs, runs_of
 from kvbench.plan.setting import Setting, make_setting
 from kvbench.plan.sharing import never_used_again, saved_tokens, sharing
 from kvbench.plan.sizing import HitCurve, bytes_of_models, needed
+from kvbench.workload.traces.block_size import AGREEING, agreeing_share
 from kvbench.workload.traces.trace import Trace
 
 __all__ = ["PLAYED_RUNS", "Policy", "Question", "analyse"]
@@ -137,6 +138,13 @@ def _own(trace: Trace, question: Question, runs: Runs, curve: HitCurve) -> dict[
 
 
 def _unknown(trace: Trace, question: Question, runs: Runs) -> Iterator[str]:
+    size = trace.block_tokens or 1
+    agreeing = agreeing_share(size, trace.input_tokens, np.diff(trace.offsets))
+    if agreeing < AGREEING:
+        yield (
+            f"how many tokens an id stands for: at {size}, only {agreeing:.0%} of the requests name as many ids as "
+            "their prompts have blocks (--block-tokens), and the rest of this answer is as wrong as that"
+        )
     if not np.any(trace.sessions >= 0):
         yield "which requests belong to one session"
     if "inclusive_filtered" not in _modes(question, runs) and question.inclusions is None:

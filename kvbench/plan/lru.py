@@ -12,7 +12,7 @@ from kvbench.plan.ideal import since_last_use_s
 from kvbench.plan.references import References, ratio, running_maximum
 from kvbench.plan.runs import Runs
 from kvbench.plan.sizing import HitCurve
-from kvbench.plan.spread import log2_histogram, percentiles
+from kvbench.plan.spread import Rows, log2_histogram, percentiles
 from kvbench.plan.stack import NEVER, arrival_depths
 from kvbench.workload.traces.trace import Trace, Whole
 
@@ -63,11 +63,9 @@ def flat_stack_distance(runs: Runs, depths: Depths, capacities: Sequence[int]) -
 def arrival_depth(runs: Runs, depths: Depths) -> dict[str, object]:
     """How deep in the stack a block lies when its request comes."""
     again = depths.arrival < NEVER
-    every = _each_block(depths.arrival[again], runs.sizes[again])
-    return {
-        "log2_histogram": log2_histogram(every, never=runs.blocks - len(every)),
-        "percentiles": percentiles(every),
-    }
+    each = Rows.of(depths.arrival[again], runs.sizes[again])
+    told = each.percentiles()
+    return {"log2_histogram": each.log2_histogram(never=runs.blocks - int(told["n"])), "percentiles": told}
 
 
 def _each_block(first: Whole, sizes: Whole) -> Whole:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.plan.references import Tail
+from kvbench.workload.traces.block_tree import BlockTree
 from kvbench.workload.traces.trace import Trace, Whole
 
 __all__ = ["Runs", "runs_of"]
@@ -140,32 +141,86 @@ class Runs:
 
 def runs_of(trace: Trace) -> Runs:
     """The runs of a trace with block identity."""
-    size = trace.block_tokens or 1
+    if trace.tree is not None:
+        return _of_tree(trace, trace.tree)
     blocks, offsets = trace.blocks, trace.offsets
     counts = np.diff(offsets)
     chained, begins = _beginnings(trace, counts)
     starts = np.flatnonzero(begins[blocks]) if chained else np.arange(len(blocks))
     requests = np.searchsorted(offsets, starts, side="right") - 1
-    positions = starts - offsets[requests]
-    sizes = np.diff(np.append(starts, len(blocks)))
     number = np.cumsum(begins) - 1 if chained else np.arange(int(blocks.max(initial=-1)) + 1)
-    left = trace.input_tokens[requests] - positions * size
     runs = number[blocks[starts]]
+    sizes = np.diff(np.append(starts, len(blocks)))
+    count = int(number[-1]) + 1 if len(number) else 0
+    return _runs(trace, runs, requests, sizes, starts - offsets[requests], chained=chained, count=count)
+
+
+def _runs(
+    trace: Trace, runs: Whole, requests: Whole, sizes: Whole, positions: Whole, *, chained: bool, count: int
+) -> Runs:
+    """With what follows from where each reference stands in its prompt."""
+    size = trace.block_tokens or 1
+    left = trace.input_tokens[requests] - positions * size
     return Runs(
         chained=chained,
         block_tokens=size,
         runs=runs,
         requests=requests,
-        starts=starts,
+        starts=trace.offsets[requests] + positions,
         sizes=sizes,
         positions=positions,
-        offsets=np.searchsorted(starts, offsets),
+        offsets=np.searchsorted(requests, np.arange(len(trace) + 1)),
         whole=left >= sizes * size,
         can_hit=left > sizes * size,
         tokens=np.clip(left, 0, sizes * size),
         order=np.argsort(runs, kind="stable"),
-        count=int(number[-1]) + 1 if len(number) else 0,
+        count=count,
     )
+
+
+def _of_tree(trace: Trace, tree: BlockTree) -> Runs:
+    """Without a look at single references: the blocks of a run have consecutive numbers, since whoever first named
+    the first of them first named the others with it.
+    """
+    counts = np.diff(trace.offsets)
+    begins = _branches(trace, tree, counts)
+    heads = np.flatnonzero(begins)
+    number = np.cumsum(begins) - 1
+    sizes = np.diff(np.append(heads, len(begins)))
+    before = tree.before[heads]
+    before = np.where(before >= 0, number[before], -1)
+    """The run before each run."""
+    ends = np.where(counts > 0, number[tree.last], -1) if len(number) else tree.last
+    depths = np.append(_depths(before), 0)[ends]  # of -1: the 0 that stands last
+    offsets = np.concatenate(([0], np.cumsum(depths)))
+    runs = BlockTree(before, ends).lists(offsets)
+    requests = np.repeat(np.arange(len(trace)), depths)
+    upto = np.concatenate(([0], np.cumsum(sizes[runs])))
+    positions = upto[:-1] - upto[offsets[requests]]
+    return _runs(trace, runs, requests, sizes[runs], positions, chained=True, count=len(heads))
+
+
+def _branches(trace: Trace, tree: BlockTree, counts: Whole) -> NDArray[np.bool_]:
+    """Which blocks begin a run; see `_beginnings`."""
+    size = trace.block_tokens or 1
+    before, named = tree.before, counts > 0
+    followers = np.bincount(before[before >= 0], minlength=len(before))
+    followers[tree.last[named]] += 2
+    begins: NDArray[np.bool_] = (before < 0) | (followers[before] != 1)
+    for end in (trace.input_tokens // size, np.maximum(trace.input_tokens - 1, 0) // size):
+        inside = end < counts
+        begins[tree.above(tree.last[inside], counts[inside] - 1 - end[inside])] = True
+    return begins
+
+
+def _depths(before: Whole) -> Whole:
+    """How many runs lead to each one, itself counted: ways of 1, 2, 4 ... steps towards the root, added up."""
+    depths, ahead = np.ones(len(before), np.int64), before
+    while np.any(ahead >= 0):
+        going = ahead >= 0
+        depths = depths + np.where(going, depths[ahead], 0)
+        ahead = np.where(going, ahead[ahead], -1)
+    return depths
 
 
 def _beginnings(trace: Trace, counts: Whole) -> tuple[bool, NDArray[np.bool_]]:
@@ -187,7 +242,7 @@ def _beginnings(trace: Trace, counts: Whole) -> tuple[bool, NDArray[np.bool_]]:
         return False, np.ones(unique, bool)
     followers = np.bincount(before[before >= 0], minlength=unique)
     followers[blocks[offsets[1:][named] - 1]] += 2  # whatever follows the end of a prompt begins a run
-    begins = (before < 0) | (followers[before] != 1)
+    begins: NDArray[np.bool_] = (before < 0) | (followers[before] != 1)
     for end in (trace.input_tokens // size, np.maximum(trace.input_tokens - 1, 0) // size):
         inside = end < counts
         begins[blocks[offsets[:-1][inside] + end[inside]]] = True

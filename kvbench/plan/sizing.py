@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kvbench.plan.geometry import KvGeometry
 from kvbench.plan.references import ratio
+from kvbench.plan.spread import Rows
 from kvbench.workload.traces.trace import Whole
 
 __all__ = ["HitCurve", "bytes_of_models", "needed"]
@@ -18,33 +18,21 @@ _SHARES = (0.5, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 @dataclass(frozen=True)
 class HitCurve:
-    """The tokens that an LRU of any size serves. It is made of rows of blocks, each of which needs one more than
-    the one before it; an LRU must hold more blocks than a block needs.
-    """
+    """The tokens that an LRU of any size serves. An LRU must hold more blocks than a block needs."""
 
-    first: Whole
-    """What the first block of each row needs, sorted."""
-    beyond: Whole
-    """One more than what the last block of each row needs, sorted."""
-    first_sums: Whole
-    beyond_sums: Whole
-    """Sums of these up to each place."""
+    needed: Rows
+    """By each block; in a row of blocks each needs one more than the one before it."""
     block_tokens: int
     total_tokens: int
 
     @classmethod
     def of(cls, needed: Whole, sizes: Whole, block_tokens: int, total_tokens: int) -> HitCurve:
         """From what the first block of each row needs, and how many blocks it has."""
-        first, beyond = np.sort(needed), np.sort(needed + sizes)
-        sums, beyond_sums = (np.concatenate(([0], np.cumsum(values))) for values in (first, beyond))
-        return cls(first, beyond, sums, beyond_sums, block_tokens, total_tokens)
+        return cls(Rows.of(needed, sizes), block_tokens, total_tokens)
 
     def tokens_at(self, capacity_blocks: int) -> int:
         """Served at a capacity: of each row as many blocks as need less than it."""
-        begun = int(np.searchsorted(self.first, capacity_blocks, side="left"))
-        ended = int(np.searchsorted(self.beyond, capacity_blocks, side="left"))
-        blocks = (begun - ended) * capacity_blocks - int(self.first_sums[begun]) + int(self.beyond_sums[ended])
-        return blocks * self.block_tokens
+        return self.needed.below(capacity_blocks) * self.block_tokens
 
     def share(self, capacity_blocks: int) -> float:
         """Of all prompt tokens, at a capacity."""
@@ -53,18 +41,14 @@ class HitCurve:
     @property
     def best(self) -> float:
         """At an unlimited capacity."""
-        return self.share(int(self.beyond[-1])) if len(self.beyond) else 0.0
+        return self.share(self.needed.end)
 
     def blocks_for(self, share_of_best: float) -> int | None:
         """The smallest capacity that serves this share of what an unlimited one serves; None: nothing is reused."""
-        if not len(self.beyond):
+        blocks = self.needed.below(self.needed.end)
+        if not blocks:
             return None
-        low, high = 0, int(self.beyond[-1])
-        wanted = share_of_best * self.tokens_at(high) - 1e-9
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.tokens_at(middle) >= wanted else (middle, high)
-        return high
+        return self.needed.smallest_with(math.ceil(share_of_best * blocks - 1e-9))
 
 
 def needed(curve: HitCurve) -> list[dict[str, float | int | None]]:

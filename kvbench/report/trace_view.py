@@ -92,7 +92,7 @@ def skipped_lines(document: Document) -> Iterator[str]:
     skipped = document.get("skipped_lines")
     if skipped and skipped["count"]:
         first = skipped["first"][0]
-        what = f"line {first['line']}: {first['what']}"
+        what = first["what"] if first["line"] is None else f"line {first['line']}: {first['what']}"
         yield plain(f"{skipped['count']} lines could not be read and are left out; the first is {what}")
 
 

@@ -21,7 +21,7 @@ class BadLines:
     limit: int = 0
     count: int = 0
     first: list[tuple[int | None, str]] = field(default_factory=list)
-    """(line, what was wrong)."""
+    """(line, what was wrong); a file that is one document has places instead of lines, which `what` then names."""
 
     @contextmanager
     def skipping(self) -> Iterator[None]:
@@ -33,7 +33,8 @@ class BadLines:
             if self.limit == 0:
                 raise
             if len(self.first) < _KEPT:
-                self.first.append((error.where.line if error.where else None, error.what))
+                line, key = (error.where.line, error.where.key) if error.where else (None, None)
+                self.first.append((line, f"{key}: {error.what}" if line is None and key else error.what))
             if self.count > self.limit:
                 raise InputError(
                     f"more than {self.limit} lines cannot be read; this one: {error.what}",

@@ -6,10 +6,10 @@ import numpy as np
 
 from kvbench.workload.traces.trace import Whole
 
-__all__ = ["infer_block_tokens"]
+__all__ = ["AGREEING", "agreeing_share", "infer_block_tokens"]
 
 _LARGEST = 65_536
-_AGREEING = 0.95
+AGREEING = 0.95
 """Share of requests that must fit; public traces have a handful of records that fit no rule."""
 
 
@@ -35,6 +35,12 @@ def infer_block_tokens(input_tokens: Whole, counts: Whole) -> int | None:
 
 
 def _fits(size: int, lengths: Whole, counts: Whole) -> bool:
-    whole = lengths // size
-    agreeing = (counts == whole) | (counts == -(-lengths // size))
-    return bool(np.mean(agreeing) >= _AGREEING)
+    return agreeing_share(size, lengths, counts) >= AGREEING
+
+
+def agreeing_share(size: int, input_tokens: Whole, counts: Whole) -> float:
+    """Of requests with ids, how many have one per block of this size, a partial last block named or not."""
+    named = counts > 0
+    lengths, counts = input_tokens[named], counts[named]
+    agreeing = (counts == lengths // size) | (counts == -(-lengths // size))
+    return float(np.mean(agreeing)) if len(agreeing) else 1.0

@@ -56,6 +56,7 @@ def _with_lists(trace: Trace, lists: list[Whole], size: int) -> Trace:
     return replace(
         trace,
         block_tokens=size,
-        blocks=np.concatenate(lists),
+        tree=None,
+        listed=np.concatenate(lists),
         offsets=np.concatenate(([0], np.cumsum([len(ids) for ids in lists]))),
     )

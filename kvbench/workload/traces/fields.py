@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 
 from kvbench.errors import InputError, Where
+from kvbench.spec.quantity import show_bytes
+from kvbench.workload.traces.lines import LONGEST_LINE_BYTES, TOO_LONG
 
-__all__ = ["Json", "block_ids", "number", "optional_number", "parse_json", "text_or_none", "tokens"]
+__all__ = ["Json", "block_ids", "checked_line", "number", "optional_number", "parse_json", "text_or_none", "tokens"]
 
 Json = Mapping[str, object]
 
@@ -17,10 +19,17 @@ _SHOWN = 40
 """Characters of a wrong value that an error repeats."""
 
 
+def checked_line(line: bytes, where: Where) -> bytes:
+    """The line. InputError for one that is too long to be read."""
+    if line is TOO_LONG:
+        raise InputError(f"a line of more than {show_bytes(LONGEST_LINE_BYTES)}, which no trace has", where=where)
+    return line
+
+
 def parse_json(text: bytes, where: Where) -> object:
     """Any JSON value. InputError when the text is none."""
     try:
-        return json.loads(text)
+        return json.loads(checked_line(text, where))
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8 text, or nested too deeply"
         raise InputError(f"expected a JSON object: {reason}", where=where) from None

@@ -18,12 +18,10 @@ from kvbench.workload.traces.fields import (
     text_or_none,
     tokens,
 )
+from kvbench.workload.traces.lines import chunks_of_lines
 from kvbench.workload.traces.trace import Columns, Record
 
 __all__ = ["READERS", "read_lines"]
-
-
-_CHUNK_BYTES = 16 << 20
 
 
 def read_lines(
@@ -34,7 +32,7 @@ def read_lines(
     Many lines are parsed at once where all of them are as they should be; where any is not, one after the other.
     """
     line_number = 1
-    while lines := stream.readlines(_CHUNK_BYTES):
+    for lines in chunks_of_lines(stream):
         if not add_at_once(lines, columns, sessions=read is _sessions, chats=read is _bailian):
             _one_by_one(lines, line_number, path, columns, read, bad)
         line_number += len(lines)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kvbench.errors import InputError, Where
 from kvbench.workload.traces.bad_lines import BadLines
+from kvbench.workload.traces.fields import checked_line
 from kvbench.workload.traces.trace import Columns, Record
 
 __all__ = ["LAYOUTS", "Layout", "layout_of", "read_rows"]
@@ -72,7 +73,7 @@ def read_rows(lines: Iterable[bytes], path: Path, columns: Columns, layout: Layo
 
 def _row(line: bytes, where: Where) -> list[str]:
     try:
-        text = line.decode("utf-8-sig" if where.line == 1 else "utf-8")
+        text = checked_line(line, where).decode("utf-8-sig" if where.line == 1 else "utf-8")
     except UnicodeDecodeError:
         raise InputError("not UTF-8 text", where=where) from None
     try:

@@ -13,8 +13,9 @@ from kvbench.workload.traces.bad_lines import BadLines
 from kvbench.workload.traces.block_size import infer_block_tokens
 from kvbench.workload.traces.fields import parse_json
 from kvbench.workload.traces.jsonl import READERS, read_lines
+from kvbench.workload.traces.lines import lines_of
 from kvbench.workload.traces.opening import opened
-from kvbench.workload.traces.trace import Columns, Trace
+from kvbench.workload.traces.trace import MOST_TOKENS, Columns, Trace
 
 __all__ = ["FORMATS", "read_trace"]
 
@@ -49,30 +50,32 @@ def read_trace(
     """
     bad = bad_lines or BadLines()
     chosen = _chosen(format_, path)
-    if path.is_dir() or chosen == "kvbench":
+    if block_tokens is not None and not 1 <= block_tokens <= MOST_TOKENS:
+        raise InputError(f"an id cannot stand for {block_tokens} tokens", where=Where(path))
+    if _is_folder(path) or chosen == "kvbench":
         return _some(recorded_run.read_run(path, block_tokens), bad)
     if chosen is None:
         with opened(path) as stream:
-            chosen = _detected(stream, path, bad)
+            chosen = _detected(lines_of(stream), path, bad)
     unit_s = READERS[chosen][1] if chosen in READERS else 1.0
     columns = Columns(path, _LONGEST_S / unit_s)
     width = 0.0
     if chosen == "requests":
         with opened(path) as stream:
-            width = request_log.bytes_a_token(stream, path)
+            width = request_log.bytes_a_token(lines_of(stream), path)
     with opened(path) as stream:
         said = None
         if chosen == "weka":
-            said = weka.read_document(stream.read(), path, columns)
+            said = weka.read_document(stream, path, columns, bad)
         elif chosen in lengths_only.LAYOUTS:
-            lengths_only.read_rows(stream, path, columns, lengths_only.LAYOUTS[chosen], bad)
+            lengths_only.read_rows(lines_of(stream), path, columns, lengths_only.LAYOUTS[chosen], bad)
         elif chosen == "requests":
             said = block_tokens or request_log.BLOCK_TOKENS
-            request_log.read_requests(stream, path, columns, said, width, bad)
+            request_log.read_requests(lines_of(stream), path, columns, said, width, bad)
         else:
             read_lines(stream, path, columns, READERS[chosen][0], bad)
     trace = _some(columns.trace(chosen, unit_s, block_tokens or said), bad)
-    if len(trace.blocks) == 0 or trace.block_tokens is not None:
+    if not trace.references or trace.block_tokens is not None:
         return trace
     found = infer_block_tokens(trace.input_tokens, trace.offsets[1:] - trace.offsets[:-1])
     if found is None:
@@ -82,6 +85,13 @@ def read_trace(
             do="say it: block_tokens: 512 beside path in a workload, --block-tokens 512 on the command line",
         )
     return replace(trace, block_tokens=found)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise InputError(f"this trace cannot be read: {error.strerror}", where=Where(path)) from None
 
 
 def _some(trace: Trace, bad: BadLines) -> Trace:

@@ -3,7 +3,8 @@
 Blocks are told by their content: each has a hash of everything up to its end, so that equal beginnings have equal
 blocks. Contents are hashed line by line and kept nowhere. Without token ids a token counts as so many bytes of a
 plain rendering as it has on average over the whole file, where records say how many tokens their prompts had, else
-as four; the chat template is not known.
+as four; the chat template is not known. Pictures, sounds and files that messages carry are told by a short digest:
+engines do not read their letters as tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import json
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,12 +32,25 @@ CHARACTERS_A_TOKEN = 4
 _TIMES = ("timestamp", "created", "created_at", "time", "ts", "arrival_time")
 _IDS = ("prompt_token_ids", "token_ids", "input_ids", "prompt_ids")
 _TEXTS = ("messages", "prompt", "input")
+_BEFORE = (("messages", "system"), ("input", "instructions"))
+"""Beside which prompt a text stands that the model reads first (Anthropic's messages, OpenAI's responses)."""
 _SESSIONS = ("session_id", "conversation_id", "thread_id")
 _BODIES = ("body", "request", "params")
 _OUTPUTS = ("output_tokens", "completion_tokens", "output_length")
 _INPUTS = ("input_tokens", "prompt_tokens", "input_length")
 _ALLOWED = ("max_completion_tokens", "max_tokens")
 _ID_BYTES = 8
+_EPOCH_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+"""From which number on a time is in ns, µs or ms, and how many of them a second has: since 1970, seconds reach 1e11
+in the year 5138, and the smaller units passed these figures in 1973."""
+_LATEST = 1e20
+_MEDIA = ("image", "audio", "video", "file")
+"""Of parts of a message whose `type` has one of these words in it, long texts are data."""
+_LONG_CHARACTERS = 256
+_TEMPLATE_TOKENS, _MEDIA_TOKENS = 1_000, 200_000
+"""What a chat template may add to a prompt, and what one picture or film may have. A token of text has a byte or
+more, so that a log with fewer has cut its prompts off."""
+_UTF8 = ("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,8 @@ def _record(record: Json, block_tokens: int, width: float, where: Where) -> Reco
     prompt = _prompt(record, where)
     cut = _ID_BYTES if prompt.token_ids else width
     tokens = prompt.told_tokens or math.ceil(len(prompt.content) / cut)
-    output = _whole(_usage(record).get("completion_tokens")) or _whole(_first(parts, _OUTPUTS)) or _answered(record)
+    told = (_whole(_usage(record).get("completion_tokens")), _whole(_first(parts, _OUTPUTS)), _answered(record))
+    output = next((count for count in told if count is not None), None)
     session = _first(parts, _SESSIONS)
     model = _first(parts, ("model",))
     return Record(
@@ -127,16 +142,27 @@ def _prompt(record: Json, where: Where) -> _Prompt:
     told = _whole(_usage(record).get("prompt_tokens")) or _whole(_first(parts, _INPUTS))
     if told is not None and told > MOST_TOKENS:
         raise InputError(f"an input of {told} tokens cannot be", where=where)
-    content = _rendered(_first(parts, _TEXTS), where)
+    prompt = _first(parts, _TEXTS)
+    content = _rendered(prompt, where)
     if not content and (told or 0) > BLOCK_TOKENS:
         raise InputError(f"its prompt had {told} tokens, and the log kept no text of them", where=where)
-    return _Prompt(_tools(parts) + content, False, told or None)
+    content = b"".join(_before(parts)) + content
+    if told is not None and told > len(content) + _TEMPLATE_TOKENS + _MEDIA_TOKENS * _media_parts(prompt):
+        raise InputError(
+            f"its prompt had {told} tokens, and the log kept {len(content)} bytes of it: what was cut off would "
+            "count as equal in all",
+            where=where,
+        )
+    return _Prompt(content, False, told or None)
 
 
-def _tools(parts: Iterable[Json]) -> bytes:
-    """What the chat template puts before the messages; the engine's count of tokens has them in."""
-    tools = _first(parts, ("tools",))
-    return json.dumps(tools, sort_keys=True).encode() if tools else b""
+def _before(parts: Sequence[Json]) -> Iterator[bytes]:
+    """What the chat template puts before the messages; the engine's count of tokens has it in."""
+    told = [_first(parts, ("tools",))]
+    told += [part.get(name) for part in parts for beside, name in _BEFORE if part.get(beside) is not None]
+    for each in told:
+        if each:
+            yield (each if isinstance(each, str) else json.dumps(each, sort_keys=True)).encode(*_UTF8)
 
 
 def _first(parts: Iterable[Json], names: Iterable[str]) -> object:
@@ -165,9 +191,11 @@ def _whole(value: object) -> int | None:
 
 
 def _time_s(value: object, where: Where) -> float:
-    """Seconds since 1970 (or any other start); milliseconds and dates are recognised."""
+    """Seconds since 1970 (or any other start); dates, and ms, µs and ns since 1970, are recognised."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return value / 1000.0 if value > 1e11 else float(value)  # seconds reach 1e11 in the year 5138
+        if not abs(value) <= _LATEST:
+            raise InputError("the time is not a finite number, or beyond all times", where=where)
+        return value / next((unit for least, unit in _EPOCH_UNITS if value > least), 1.0)
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value.strip().replace("Z", "+00:00"))
@@ -190,7 +218,7 @@ def _id_bytes(ids: object, where: Where) -> bytes:
 def _rendered(prompt: object, where: Where) -> bytes:
     """Text as it is; messages one after the other, each with its role; anything else as canonical JSON."""
     if isinstance(prompt, str):
-        return prompt.encode("utf-8", "surrogatepass")
+        return prompt.encode(*_UTF8)
     if not isinstance(prompt, list):
         raise InputError("expected messages, a prompt or token ids", where=where)
     parts: list[str] = []
@@ -200,12 +228,39 @@ def _rendered(prompt: object, where: Where) -> bytes:
         elif isinstance(message, dict):
             content = message.get("content")
             rest = {key: value for key, value in message.items() if key not in ("role", "content") and value}
-            text = content if isinstance(content, str) else json.dumps(content, sort_keys=True)
+            text = content if isinstance(content, str) else json.dumps(_told(content), sort_keys=True)
             more = json.dumps(rest, sort_keys=True) if rest else ""
             parts.append(f"<{message.get('role')}>{text}{more}\n")
         else:
             raise InputError("expected messages as objects with role and content", where=where)
-    return "".join(parts).encode("utf-8", "surrogatepass")
+    return "".join(parts).encode(*_UTF8)
+
+
+def _told(content: object) -> object:
+    """The parts of a message, with digests in the place of data."""
+    if not isinstance(content, list):
+        return content
+    return [_digested(part) if _is_media(part) else part for part in content]
+
+
+def _media_parts(prompt: object) -> int:
+    """Pictures, sounds and files in all messages."""
+    messages = prompt if isinstance(prompt, list) else []
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    return sum(_is_media(part) for content in contents if isinstance(content, list) for part in content)
+
+
+def _is_media(part: object) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return isinstance(kind, str) and any(word in kind for word in _MEDIA)
+
+
+def _digested(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _digested(inner) for key, inner in value.items()}
+    if isinstance(value, str) and len(value) > _LONG_CHARACTERS:
+        return hashlib.blake2b(value.encode(*_UTF8), digest_size=16).hexdigest()
+    return value
 
 
 def _hashes(content: bytes, block_tokens: int, width: float, tokens: int) -> Iterator[int]:

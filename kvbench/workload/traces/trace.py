@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -17,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvbench.errors import InputError, Where
+from kvbench.workload.traces.block_tree import BlockLists, BlockTree
+from kvbench.workload.traces.numbering import Whole
 
 __all__ = ["MOST_TOKENS", "SMALLEST_ID", "Columns", "Floats", "Record", "Rows", "Trace", "Whole"]
 
-Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MOST_TOKENS = 100_000_000
@@ -30,7 +32,6 @@ MOST_TOKENS = 100_000_000
 SMALLEST_ID = -(1 << 62) + 1
 _NAMED = SMALLEST_ID - 1
 _BEYOND = 1 << 63
-_SMALL_TABLE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,10 @@ class Trace:
     output_tokens: Whole
     offsets: Whole
     """Request i names `blocks[offsets[i] : offsets[i + 1]]`; n + 1 values."""
-    blocks: Whole
+    tree: BlockTree | None
+    """The blocks of all requests, where ids are known to be chained."""
+    listed: Whole
+    """Else those blocks, one request after the other."""
     sessions: Whole
     """A number per session, or -1 for a request of its own."""
     previous: Whole
@@ -101,9 +105,19 @@ class Trace:
         return float(self.times_s[-1]) if len(self) else 0.0
 
     @property
+    def references(self) -> int:
+        """Blocks that all requests name."""
+        return int(self.offsets[-1])
+
+    @property
     def has_identity(self) -> bool:
         """Whether it says which blocks are equal."""
-        return self.block_tokens is not None and len(self.blocks) > 0
+        return self.block_tokens is not None and self.references > 0
+
+    @cached_property
+    def blocks(self) -> Whole:
+        """All of them, which takes 8 bytes a reference."""
+        return self.listed if self.tree is None else self.tree.lists(self.offsets)
 
     def ids(self, index: int) -> Whole:
         """The block ids of one request, first block first."""
@@ -111,6 +125,8 @@ class Trace:
 
     def is_chained(self) -> bool:
         """Whether every id stands for everything before it as well: it always follows the same id."""
+        if self.tree is not None:
+            return True
         first = np.zeros(len(self.blocks), bool)
         first[self.offsets[:-1][self.offsets[:-1] < self.offsets[1:]]] = True
         before = np.where(first, -1, np.roll(self.blocks, 1))
@@ -122,13 +138,19 @@ class Trace:
         """The first `count` requests."""
         if count >= len(self):
             return self
+        offsets = self.offsets[: count + 1]
+        if self.tree is None:
+            listed = self.listed[: offsets[-1]]
+        else:
+            listed = BlockTree(self.tree.before, self.tree.last[:count]).lists(offsets)
         return replace(
             self,
             times_s=self.times_s[:count],
             input_tokens=self.input_tokens[:count],
             output_tokens=self.output_tokens[:count],
-            offsets=self.offsets[: count + 1],
-            blocks=self.blocks[: self.offsets[count]],
+            offsets=offsets,
+            tree=None,
+            listed=listed,
             sessions=self.sessions[:count],
             previous=self.previous[:count],
             think_s=self.think_s[:count],
@@ -138,7 +160,7 @@ class Trace:
 
 @dataclass
 class Columns:
-    """Collects records in the order of a file; 8 bytes a value, no object per request or id is kept."""
+    """Collects records in the order of a file; 8 bytes a value, and no object per request or id is kept."""
 
     path: Path
     longest: float = math.inf
@@ -146,8 +168,7 @@ class Columns:
     _times: array[float] = field(default_factory=lambda: array("d"))
     _input: array[int] = field(default_factory=lambda: array("q"))
     _output: array[int] = field(default_factory=lambda: array("q"))
-    _ends: array[int] = field(default_factory=lambda: array("q", [0]))
-    _blocks: array[int] = field(default_factory=lambda: array("q"))
+    _lists: BlockLists = field(default_factory=BlockLists)
     _sessions: array[int] = field(default_factory=lambda: array("q"))
     _think: array[float] = field(default_factory=lambda: array("d"))
     _labels: list[str | None] = field(default_factory=list)
@@ -184,16 +205,13 @@ class Columns:
             raise InputError(f"another request has the chat id {record.chat!r}", where=where)
         if record.chat is not None:
             self._chats[record.chat] = len(self._times)
-        self._blocks.extend(self._plain(record.blocks))
-        self._ends.append(len(self._blocks))
+        self._lists.add(self._plain(record.blocks))
         self._row(record)
 
     def add_rows(self, rows: Rows) -> None:
         """Append many records at once that are known to be right."""
         count, first = len(rows.times), len(self._times)
-        ends = len(self._blocks) + np.cumsum(rows.counts, dtype=np.int64)
-        self._blocks.frombytes(np.ascontiguousarray(rows.blocks, np.int64).tobytes())
-        self._ends.frombytes(ends.tobytes())
+        self._lists.add_rows(rows.blocks, rows.counts)
         self._times.frombytes(np.ascontiguousarray(rows.times, np.float64).tobytes())
         self._input.frombytes(np.ascontiguousarray(rows.input_tokens, np.int64).tobytes())
         self._output.frombytes(np.ascontiguousarray(rows.output_tokens, np.int64).tobytes())
@@ -242,11 +260,14 @@ class Columns:
         order = np.argsort(times, kind="stable")
         times = times[order]
         per_second = round(1.0 / unit_s)
-        ends = np.asarray(self._ends, np.int64)
         sessions, previous = self._turns(order)
-        blocks = self._numbered()
+        counts, tree, listed = self._lists.finished()
         in_order = bool(np.all(order[1:] > order[:-1]))
-        counts = np.diff(ends)[order]
+        if tree is not None:
+            tree = replace(tree, last=tree.last[order])
+        elif not in_order:
+            ends = np.cumsum(counts)
+            listed = np.concatenate([listed[ends[i] - counts[i] : ends[i]] for i in order])
         return Trace(
             path=self.path,
             format=format_,
@@ -254,28 +275,14 @@ class Columns:
             times_s=(times - times[0]) / per_second if len(times) else times,
             input_tokens=np.asarray(self._input, np.int64)[order],
             output_tokens=np.asarray(self._output, np.int64)[order],
-            offsets=np.concatenate(([0], np.cumsum(counts))),
-            blocks=blocks if in_order else np.concatenate([blocks[ends[i] : ends[i + 1]] for i in order]),
+            offsets=np.concatenate(([0], np.cumsum(counts[order]))),
+            tree=tree,
+            listed=listed,
             sessions=sessions,
             previous=previous,
             think_s=np.asarray(self._think, np.float64)[order],
             labels=tuple(self._labels[i] for i in order),
         )
-
-    def _numbered(self) -> Whole:
-        """Block ids as numbers from 0 in the order of their first appearance."""
-        ids = np.frombuffer(self._blocks, np.int64) if self._blocks else np.empty(0, np.int64)
-        if len(ids) and int(ids.min()) >= 0 and int(ids.max()) < 8 * len(ids) + _SMALL_TABLE:
-            first = np.full(int(ids.max()) + 1, -1, np.int64)
-            first[ids[::-1]] = np.arange(len(ids))[::-1]  # of several, the last to be written stays
-            appears = first[ids] == np.arange(len(ids))
-            number = np.empty(len(first), np.int64)
-            number[ids[appears]] = np.arange(int(appears.sum()))
-            return number[ids]
-        import pandas as pd
-
-        codes, _ = pd.factorize(ids)
-        return codes.astype(np.int64, copy=False)
 
     def _turns(self, order: NDArray[np.intp]) -> tuple[Whole, Whole]:
         """Session and previous request of every request, in the order of time."""

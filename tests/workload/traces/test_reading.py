@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvbench.errors import InputError
+from kvbench.workload.traces.bad_lines import BadLines
 from kvbench.workload.traces.block_size import infer_block_tokens
 from kvbench.workload.traces.reading import read_trace
 from kvbench.workload.traces.trace import Trace, Whole
@@ -177,6 +178,24 @@ def test_a_wrong_request_of_a_weka_file_is_told_with_its_place(tmp_path: Path) -
         read_trace(path)
 
 
+def test_wrong_requests_of_a_weka_file_are_left_out_up_to_the_limit(tmp_path: Path) -> None:
+    right = {"t": 1, "type": "n", "in": 128, "out": 1, "hash_ids": [1, 2]}
+    agent = {"t": 5, "type": "subagent", "requests": [right, right | {"in": -1}, right | {"hash_ids": "a"}]}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"block_size": 64, "requests": [right, {"t": "soon"}, agent, right]}))
+    bad = BadLines(limit=3)
+    assert read_trace(path, bad_lines=bad).times_s.tolist() == [0.0, 0.0, 5.0]
+    told = bad.document()["first"]
+    assert [entry["line"] for entry in told] == [None] * 3
+    assert told[1]["what"].startswith("requests[2].requests[1]: in: expected a whole number")
+    with pytest.raises(
+        InputError, match=r"requests\[2\].requests\[2\]: more than 2 lines cannot be read; this one: h"
+    ):
+        read_trace(path, bad_lines=BadLines(limit=2))
+    with pytest.raises(InputError, match=r"requests\[1\]: t: expected a number"):
+        read_trace(path)
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -199,6 +218,8 @@ def test_what_is_no_trace_is_told(tmp_path: Path, text: str, what: str) -> None:
 def test_a_missing_file_and_an_unknown_format_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_trace(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        read_trace(tmp_path / ("x" * 5000))
     with pytest.raises(InputError, match="no trace format is called 'mooncak'"):
         read_trace(written(tmp_path, line()), format_="mooncak")
 

@@ -138,6 +138,52 @@ def test_tools_stand_before_the_messages(tmp_path: Path) -> None:
     assert not set(first) & set(without)
 
 
+@pytest.mark.parametrize("unit", [1, 1_000, 1_000_000, 1_000_000_000])
+def test_times_since_1970_are_told_in_any_unit(tmp_path: Path, unit: int) -> None:
+    start = 1_769_860_800
+    records = [{"timestamp": (start + at) * unit, "prompt": "x" * 64} for at in (0, 30, 7200)]
+    assert read_trace(written(tmp_path, *records)).times_s.tolist() == [0.0, 30.0, 7200.0]
+
+
+def test_an_answer_without_a_token_has_none(tmp_path: Path) -> None:
+    record = counted(0, "x" * 64, 16, max_tokens=500)
+    record["usage"] = {"prompt_tokens": 16, "completion_tokens": 0}
+    assert read_trace(written(tmp_path, record)).output_tokens.tolist() == [0]
+
+
+def test_the_letters_of_a_picture_are_no_tokens(tmp_path: Path) -> None:
+    """Given questions about pictures of 400 kB, then they tell prompts apart and are no 100,000 tokens."""
+
+    def asked(at: int, letters: str) -> dict[str, object]:
+        url = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + letters}}
+        parts = [{"type": "text", "text": "What is in this picture? " * 10}, url]
+        return {"timestamp": at, "messages": [{"role": "user", "content": parts}]}
+
+    one, same, other = (asked(at, letter * 400_000) for at, letter in enumerate("AAB"))
+    trace = read_trace(written(tmp_path, one, same, other))
+    assert trace.input_tokens.max() < 200
+    first, second, third = ids_of(trace)
+    assert first == second
+    assert first[:3] == third[:3]
+    assert first[-1] != third[-1]
+    told = [{**record, "usage": {"prompt_tokens": 9000}} for record in (one, other)]
+    assert read_trace(written(tmp_path, *told)).input_tokens.tolist() == [9000, 9000], "as the engine counted"
+    text = {"timestamp": 0, "messages": [{"role": "user", "content": [{"type": "text", "text": "word " * 4000}]}]}
+    assert read_trace(written(tmp_path, text)).input_tokens[0] > 5000, "a long text is one all the same"
+
+
+@pytest.mark.parametrize(("beside", "name"), [("messages", "system"), ("input", "instructions")])
+def test_a_system_prompt_beside_the_messages_stands_before_them(tmp_path: Path, beside: str, name: str) -> None:
+    def asked(at: int, question: str, **more: str) -> dict[str, object]:
+        return {"timestamp": at, "body": {beside: [{"role": "user", "content": question}], **more}}
+
+    long = {name: "You answer with great care. " * 40}
+    records = [asked(0, "How high?", **long), asked(1, "Why blue?", **long), asked(2, "How high?")]
+    first, second, without = ids_of(read_trace(written(tmp_path, *records)))
+    assert sum(a == b for a, b in zip(first, second, strict=True)) == len(long[name]) // 64
+    assert not set(first) & set(without)
+
+
 def test_texts_are_never_kept_nor_shown(tmp_path: Path) -> None:
     secret = "the launch code is 0000 " * 30
     records = [{"timestamp": at, "prompt": secret + str(at)} for at in range(3)]
@@ -172,11 +218,18 @@ def test_blocks_of_contents_are_equal_exactly_as_far_as_contents_are(tmp_path: P
     [
         ({"prompt": "no time"}, "has no time"),
         ({"timestamp": "soon", "prompt": "x"}, "expected a time"),
+        ({"timestamp": 10**400, "prompt": "x"}, "the time is not a finite number"),
+        ({"timestamp": -(10**400), "prompt": "x"}, "the time is not a finite number"),
+        ({"timestamp": float("nan"), "prompt": "x"}, "the time is not a finite number"),
         ({"timestamp": 1, "token_ids": [1, "2"]}, "token ids"),
         ({"timestamp": 1, "token_ids": [2**70]}, "so large"),
         ({"timestamp": 1, "messages": [3]}, "messages as objects"),
         ({"timestamp": 1, "prompt": "", "usage": {"prompt_tokens": 700}}, "kept no text"),
         ({"timestamp": 1, "prompt": "x", "usage": {"prompt_tokens": 10**15}}, "tokens cannot be"),
+        (
+            {"timestamp": 1, "prompt": "Once " * 20, "usage": {"prompt_tokens": 5000}},
+            "the log kept 100 bytes of it",
+        ),
         ({"timestamp": 1, "messages": {"role": "user"}}, "expected messages"),
     ],
 )
