@@ -14,8 +14,7 @@ __all__ = ["LITTLE_REUSE", "SMALL_GAIN", "Advice", "advise", "unknown_advice"]
 LITTLE_REUSE = 0.10
 """Below it, even a cache without limit saves less than a tenth of prefill; the shipped rules ask for twice that."""
 SMALL_GAIN = 0.05
-"""Of the prefill that the device leaves. Less than this drowns in the spread between launches of one engine."""
-_ALMOST_ALL = 0.95
+"""Of the prefill that the device leaves, and of its time. Less drowns in the spread between launches."""
 
 Reason = Literal["unique_prompts", "fits_device", "slow_path", "beyond_every_tier", "worth_it", "no_identity"]
 
@@ -69,10 +68,11 @@ class _Case:
         self._curve, self._setting = curve, setting
         self._block_bytes = setting.geometry.block_bytes(block_tokens)
         host = max(setting.device_bytes, setting.host_bytes)
+        disk = max(host, setting.disk_bytes) if setting.host_bytes else host  # what the disk holds comes through it
         self._shares = {
             "device": self._share(setting.device_bytes),
             "host": self._share(host),
-            "disk": self._share(max(host, setting.disk_bytes)),
+            "disk": self._share(disk),
             "unlimited": curve.best,
         }
         self._costs = {
@@ -89,6 +89,14 @@ class _Case:
         left = 1.0 - self._shares["device"]
         return (self._shares[tier] - self._shares["device"]) / left if left > 0 else 0.0
 
+    def _saved(self) -> float:
+        """Share of the time of that prefill that is left when hits are loaded, from every tier that pays."""
+        upto, saved = self._shares["device"], 0.0
+        for tier in ("host", "disk"):
+            saved += (self._shares[tier] - upto) * max(0.0, 1.0 - self._costs[tier] / self._costs["computed"])
+            upto = self._shares[tier]
+        return saved / (1.0 - self._shares["device"])
+
     def advice(self) -> Advice:
         best = self._shares["unlimited"]
         if best < LITTLE_REUSE:
@@ -98,7 +106,7 @@ class _Case:
                 "so no tier can do more. Look at the prompts first: does something that changes stand before what "
                 "is shared?",
             )
-        if self._gain("unlimited") < SMALL_GAIN or self._shares["device"] >= _ALMOST_ALL * best:
+        if self._gain("unlimited") < SMALL_GAIN:
             return self._no(
                 "fits_device",
                 f"What is used again fits the device: {show_bytes(self._setting.device_bytes)} there serve "
@@ -109,7 +117,9 @@ class _Case:
         if not gaining:
             return self._beyond()
         paying = [tier for tier in gaining if self._costs[tier] < self._costs["computed"]]
-        return self._yes(paying) if paying else self._slow(gaining[0])
+        if not paying:
+            return self._slow(gaining[0])
+        return self._yes(paying) if self._saved() >= SMALL_GAIN else self._hardly_faster(paying[0])
 
     def _beyond(self) -> Advice:
         wanted = self._curve.blocks_for(0.5) or 0
@@ -131,6 +141,16 @@ class _Case:
             "(fp8, fewer KV heads) would change that.",
         )
 
+    def _hardly_faster(self, tier: str) -> Advice:
+        return self._no(
+            "slow_path",
+            f"The path is hardly faster than computing: the {tier} would take away {self._gain(tier):.0%} of the "
+            f"prefill that the device leaves, but a prompt token takes {show_seconds(self._costs[tier])} to load "
+            f"from there instead of {show_seconds(self._costs['computed'])} to compute, so that "
+            f"{self._saved():.1%} of its time would be saved: no measurement tells that from the spread between "
+            "launches. A faster path or smaller KV (fp8, fewer KV heads) would change that.",
+        )
+
     def _yes(self, paying: list[str]) -> Advice:
         sizes = self._sizes(paying)
         tier = paying[0]
@@ -142,7 +162,8 @@ class _Case:
             f"host tier it is {self._shares['host']:.1%}, and without limit {self._shares['unlimited']:.1%}. The "
             f"{tier} takes away {self._gain(tier):.0%} of the prefill that is left, and a token takes "
             f"{show_seconds(self._costs[tier])} to load from the {tier} instead of "
-            f"{show_seconds(self._costs['computed'])} to compute. Begin with {show_bytes(sizes['host'])} of host "
+            f"{show_seconds(self._costs['computed'])} to compute: {self._saved():.0%} of the time of that prefill "
+            f"are saved. Begin with {show_bytes(sizes['host'])} of host "
             f"memory{disk}. Whether tails stay safe only a comparison tells."
         )
         return Advice("yes", "worth_it", text, self._shares, self._costs, sizes)

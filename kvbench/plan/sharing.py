@@ -36,7 +36,7 @@ def sharing(trace: Trace, runs: Runs, saved: Whole) -> dict[str, object]:
     sessions = _sessions_per_run(runs, session_of)
     begins: NDArray[np.bool_] = np.zeros(runs.count, bool)
     begins[runs.runs[runs.offsets[:-1][np.diff(runs.offsets) > 0]]] = True
-    session_count = int(trace.sessions.max(initial=-1)) + 1 + int(np.sum(trace.sessions < 0))
+    session_count = len(np.unique(session_of))
     return {
         "saved_tokens": total,
         "share_of_prompt_tokens": ratio(total, int(trace.input_tokens.sum())),

@@ -104,6 +104,74 @@ def test_a_disk_hit_costs_the_read_and_then_the_load_as_in_a_plan() -> None:
     assert setting.load_s("disk") == pytest.approx((costs.load_block + costs.read_block) / SIZE)
 
 
+def test_a_path_that_is_hardly_faster_than_computing_is_no_case_for_offload() -> None:
+    """Given loads that take 97 % of what computing takes, then all the reuse there is saves 3 % of the time."""
+    trace = document_prompts(documents=50, rounds=40)
+    wishes = {"path": f"{131_072 * 20_000 / 0.97:.0f}", "prefill": "20000/s"}
+    found = advice(trace, **sizes(100, 1000, 10_000), **wishes)
+    assert found["shares"]["host"] > 0.95
+    assert found["seconds_per_token"]["host"] < found["seconds_per_token"]["computed"]
+    assert (found["pilot"], found["reason"]) == ("no", "slow_path")
+    assert "hardly faster" in found["text"]
+    assert "2.9% of its time" in found["text"]
+
+
+def test_a_disk_without_a_host_tier_serves_nothing() -> None:
+    found = advice(document_prompts(documents=50, rounds=4), **sizes(100, 0, 10_000))
+    assert found["shares"]["disk"] == found["shares"]["device"] == 0
+    assert (found["pilot"], found["reason"]) == ("no", "beyond_every_tier")
+
+
+def test_most_reuse_on_the_device_is_not_all_where_the_rest_is_most_of_the_prefill() -> None:
+    """Given a prompt that everybody sends and documents that come back later, of all reuse the device has 96 %."""
+    hot = [f"hot-{block}" for block in range(10)]
+    cold = [[f"{d}-{block}" for block in range(10)] for _ in range(4) for d in range(50)]
+    found = advice(trace_of([path for each in cold for path in (each, *[hot] * 19)]), **sizes(100, 1000, 10_000))
+    shares = found["shares"]
+    assert shares["device"] > 0.95 * shares["unlimited"]
+    assert shares["host"] - shares["device"] > 0.7 * (1 - shares["device"])
+    assert (found["pilot"], found["reason"]) == ("yes", "worth_it")
+
+
+KINDS_OF_TRAFFIC = {
+    "unique": trace_of([[f"{request}-{block}" for block in range(8)] for request in range(60)]),
+    "little": trace_of([["s", *(f"{request}-{block}" for block in range(11))] for request in range(60)]),
+    "small set": document_prompts(documents=8, rounds=6),
+    "medium set": document_prompts(documents=40, rounds=4),
+    "large set": document_prompts(documents=150, rounds=3),
+    "mixture": trace_of(
+        [
+            path
+            for turn in range(400)
+            for path in (
+                [f"d{turn % 30}-{block}" for block in range(10)],
+                [f"once{turn}-{block}" for block in range(6)],
+                [f"often{turn % 3}-{block}" for block in range(4)],
+            )
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TRAFFIC)
+@pytest.mark.parametrize("in_blocks", [(100, 1000, 10_000), (100, 200, 800), (100, 0, 10_000), (3000, 9000, 9000)])
+@pytest.mark.parametrize("path", ["0.5GB/s", "2.3GB/s", "2.7GB/s", "4GB/s", "50GB/s"])
+@pytest.mark.parametrize("disk_path", ["1GB/s", "5GB/s", "100GB/s"])
+def test_a_yes_is_said_exactly_where_hits_save_time_that_a_measurement_can_see(
+    kind: str, in_blocks: tuple[int, int, int], path: str, disk_path: str
+) -> None:
+    found = advice(KINDS_OF_TRAFFIC[kind], **sizes(*in_blocks), path=path, disk_path=disk_path, prefill="20000/s")
+    shares, costs = found["shares"], found["seconds_per_token"]
+    from_host, from_disk = shares["host"] - shares["device"], shares["disk"] - shares["host"]
+    saved = from_host * max(0, 1 - costs["host"] / costs["computed"])
+    saved += from_disk * max(0, 1 - costs["disk"] / costs["computed"])
+    pays = saved / (1 - shares["device"]) >= 0.05 and shares["unlimited"] >= 0.1
+    assert found["pilot"] == ("yes" if pays else "no"), found["text"]
+    if pays:
+        assert found["sizes_bytes"]["host"] > 0
+        assert f"{saved / (1 - shares['device']):.0%} of the time of that prefill" in found["text"]
+
+
 def test_what_the_user_says_is_no_assumption() -> None:
     said = make_setting(Wishes(device_kv="40GiB", host_kv="1TiB", disk_kv="4TiB", path="50GB/s", prefill="1000/s"))
     assert (said.device_bytes, said.path_bytes_per_s, said.recompute_s) == (40 * 2**30, 50e9, 1e-3)

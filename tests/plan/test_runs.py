@@ -147,6 +147,23 @@ def test_owners_of_reuse_are_told_apart() -> None:
     assert never_used_again(runs) == {"blocks": 58, "of_blocks": 61, "share": pytest.approx(58 / 61)}
 
 
+def test_sessions_are_counted_and_not_the_requests_before_them() -> None:
+    """Given twenty conversations one after the other, of which two begin alike, then a tenth of all begins so."""
+    columns, where = Columns(Path("t")), Where(Path("t"))
+    for talk in range(20):
+        path: list[str] = ["shared" if talk in (3, 17) else f"own-{talk}"]
+        for turn in range(10):
+            path = [*path, f"{talk}-{turn}"]
+            at, chat = 10 * talk + turn, f"{talk}/{turn}"
+            ids = ["/".join(path[: depth + 1]) for depth in range(len(path))]
+            parent = f"{talk}/{turn - 1}" if turn else None
+            columns.add(Record(float(at), len(path) * SIZE + 1, 1, ids, chat=chat, parent=parent), where)
+    trace = columns.trace("bailian", 1.0, SIZE)
+    runs = runs_of(trace)
+    told = sharing(trace, runs, saved_tokens(runs))["saved_by"]
+    assert (told["system_prompts"], told["documents"]) == (SIZE, 0)
+
+
 def arrivals(*times: float) -> Trace:
     columns = Columns(Path("t"))
     for at in times:
