@@ -21,6 +21,8 @@ EXAMPLES = (
     "kvbench plan budget --model ./Llama-3.1-8B-Instruct --gpu 80GiB"
 )
 
+_MOST_TOKENS = 1_000_000_000
+
 plan_app = typer.Typer(
     invoke_without_command=True, help="Predict sources, latencies and sizes of tiers; nothing is started."
 )
@@ -104,7 +106,10 @@ def plan(
 def budget(
     model: Annotated[str, options.model_option(False)],
     gpu: Annotated[str, options.size_option("--gpu", "Memory of one GPU, such as 80GiB.", False)],
-    tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="GPUs that share the model.")] = 1,
+    tensor_parallel: Annotated[int, typer.Option("--tp", min=1, max=1024, help="GPUs that share every layer.")] = 1,
+    pipeline_parallel: Annotated[
+        int, typer.Option("--pp", min=1, max=1024, help="Stages of so many GPUs each that share the layers.")
+    ] = 1,
     kv_dtype: options.KvDtype = "auto",
     utilization: Annotated[
         str | None, typer.Option("--utilization", help="Share of the GPU that is used.", show_default="92%")
@@ -112,9 +117,12 @@ def budget(
     weights: Annotated[str | None, options.size_option("--weights", "Of all ranks.", "from the files")] = None,
     workspace: Annotated[str | None, options.size_option("--workspace", "Of one GPU.", "estimated")] = None,
     max_model_len: Annotated[
-        int | None, typer.Option("--max-model-len", min=1, help="Count such sequences.", show_default=False)
+        int | None,
+        typer.Option("--max-model-len", min=1, max=_MOST_TOKENS, help="Count such sequences.", show_default=False),
     ] = None,
-    block_tokens: Annotated[int, typer.Option("--block-tokens", min=1, help="Tokens in a block.")] = 16,
+    block_tokens: Annotated[
+        int, typer.Option("--block-tokens", min=1, max=_MOST_TOKENS, help="Tokens in a block.")
+    ] = 16,
     as_json: options.Json = False,
 ) -> None:
     """Divide a GPU into budgets for weights, workspace and KV, and say what the last one holds."""
@@ -132,5 +140,11 @@ def budget(
     )
     from kvbench.report.plan import show_budget
 
-    found = memory_budget(named_model(model), memory, kv_dtype=kv_dtype, tensor_parallel=tensor_parallel)
+    found = memory_budget(
+        named_model(model),
+        memory,
+        kv_dtype=kv_dtype,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+    )
     answer(found.document(), show_budget, as_json=as_json)

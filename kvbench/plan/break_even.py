@@ -40,7 +40,9 @@ def break_even_tokens(
     """
     curve = costs.token_context / 2
     gain = costs.token - token_bytes / bytes_per_s
-    if curve > 0:
+    if curve > 0 and gain > 0:  # the usual form of the root would be the difference of two almost equal numbers
+        root = 2 * base_s / (gain + math.sqrt(gain * gain + 4 * curve * base_s))
+    elif curve > 0:
         root = (-gain + math.sqrt(gain * gain + 4 * curve * base_s)) / (2 * curve)
     elif gain > 0:
         root = base_s / gain

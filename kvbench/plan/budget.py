@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvbench.errors import InputError
 from kvbench.plan.geometry import KvGeometry, geometry_of
-from kvbench.plan.layers import Config, text_config
+from kvbench.plan.layers import Config, layer_kinds, text_config
 from kvbench.plan.named_model import NamedModel
 from kvbench.plan.weights import Weights, weights_of
 
@@ -48,6 +48,13 @@ class Budget:
     workspace_bytes: int
     kv_bytes: int
     assumptions: tuple[str, ...]
+    pipeline_parallel: int = 1
+    """Stages that share the layers; every rank is one of `tensor_parallel` in one of them."""
+
+    @property
+    def _rank_share(self) -> float:
+        """Of the KV of every token, what a rank of the fullest stage keeps."""
+        return _stage_share(self.geometry, self.pipeline_parallel) / self.geometry.tensor_parallel
 
     @property
     def fits(self) -> bool:
@@ -57,17 +64,17 @@ class Budget:
     @property
     def blocks(self) -> int:
         """Whole blocks of every attention layer."""
-        per_rank = self.geometry.block_bytes(self.memory.block_tokens) / self.geometry.tensor_parallel
+        per_rank = self.geometry.block_bytes(self.memory.block_tokens) * self._rank_share
         return max(0, int(self.kv_bytes / per_rank)) if per_rank else 0
 
     @property
     def kv_total_bytes(self) -> int:
-        """KV of all ranks together."""
-        return max(0, self.kv_bytes) * self.geometry.tensor_parallel
+        """KV of all ranks together, as much as the fullest stage has room for."""
+        return round(max(0, self.kv_bytes) / self._rank_share)
 
     def sequences(self, tokens: int) -> float | None:
         """How many sequences of so many tokens the KV budget holds at once; None: they take nothing."""
-        one = self.geometry.sequence_bytes(tokens) / self.geometry.tensor_parallel
+        one = self.geometry.sequence_bytes(tokens) * self._rank_share
         return max(0.0, self.kv_bytes / one) if one else None
 
     def document(self) -> dict[str, object]:
@@ -89,15 +96,30 @@ class Budget:
             "kv_tokens": tokens,
             "max_model_len": longest,
             "sequences_at_max_model_len": self.sequences(longest) if longest else None,
-            "geometry": self.geometry.document(),
+            "geometry": self.geometry.document()
+            | {"bytes_per_token_and_rank": round(self.geometry.block_token_bytes * self._rank_share)},
+            "pipeline_parallel": self.pipeline_parallel,
             "assumptions": list(self.assumptions),
         }
 
 
-def memory_budget(model: NamedModel, memory: Memory, *, kv_dtype: str = "auto", tensor_parallel: int = 1) -> Budget:
+def _stage_share(geometry: KvGeometry, stages: int) -> float:
+    """Of all layers that keep something, those of the fullest stage."""
+    layers = sum(group.layers for group in geometry.groups)
+    return -(-layers // stages) / layers if layers else 1.0 / stages
+
+
+def memory_budget(
+    model: NamedModel,
+    memory: Memory,
+    *,
+    kv_dtype: str = "auto",
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+) -> Budget:
     """Weights and workspace come first; what `utilization` leaves of the rest is KV, as when vLLM starts.
 
-    InputError when the config says too little.
+    InputError when the config says too little, or has fewer layers than stages.
     """
     config = model.config
     geometry = geometry_of(
@@ -105,9 +127,17 @@ def memory_budget(model: NamedModel, memory: Memory, *, kv_dtype: str = "auto", 
     )
     if memory.gpu_bytes <= 0 or not 0 < memory.utilization <= 1:
         raise InputError("a GPU has more than 0 bytes, and a share of it from above 0 to 1 is used")
+    layers = len(layer_kinds(text_config(config), model.where))
+    if pipeline_parallel > layers:
+        raise InputError(
+            f"{layers} layers cannot be spread over {pipeline_parallel} stages",
+            where=model.where,
+            do="choose fewer stages (--pp, pipeline-parallel-size)",
+        )
     weights, ranks = weights_of(config, model.directory), tensor_parallel
     said = memory.weights
-    per_rank = -(-(weights.size_bytes if said is None else said) // ranks)
+    all_weights = weights.size_bytes if said is None else said
+    per_rank = -(-all_weights * -(-layers // pipeline_parallel) // (layers * ranks))
     workspace = workspace_bytes(config, memory, ranks) if memory.workspace is None else memory.workspace
     assumptions = []
     if said is None and weights.source != "files":
@@ -129,6 +159,7 @@ def memory_budget(model: NamedModel, memory: Memory, *, kv_dtype: str = "auto", 
         workspace_bytes=workspace,
         kv_bytes=round(memory.gpu_bytes * memory.utilization) - per_rank - workspace,
         assumptions=tuple(assumptions),
+        pipeline_parallel=pipeline_parallel,
     )
 
 

@@ -38,6 +38,8 @@ KV_DTYPES: Mapping[str, float] = {
 }
 """Bytes of one element. vLLM's formats with scales beside the elements are not in here."""
 
+_KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups")
+"""Falcon, others, most, ChatGLM, Step (vLLM's `get_total_num_kv_heads`); DBRX has it in `attn_config`."""
 _MLA_PACKED_BYTES = {"fp8_ds_mla": 656}
 """Per token and layer: 512 elements in fp8, 16 bytes of scales, 64 elements in bfloat16 (vLLM's layout)."""
 _INDEXER_SCALE_BYTES, _INDEXER_GROUP = 4, 128
@@ -94,11 +96,6 @@ class KvGeometry:
         """One sequence on the device, states and windows included."""
         return sum(group.sequence_bytes(tokens) for group in self.groups)
 
-    @property
-    def per_rank(self) -> float:
-        """Share of all bytes that one rank holds."""
-        return 1.0 / self.tensor_parallel
-
     def document(self) -> dict[str, object]:
         """For machines."""
         return {
@@ -141,9 +138,13 @@ def read_config(source: Path) -> Config:
 
 
 def width_bytes(config: Config, kv_dtype: str) -> float:
-    """Bytes of one KV element; `auto`: the model's own type. NotSupportedYetError for formats with scales."""
+    """Bytes of one KV element; `auto`: the model's own type, but of a model in float32 a 16-bit one, in which vLLM
+    serves it unless it is told. NotSupportedYetError for formats with scales.
+    """
     own = config.get("dtype") or config.get("torch_dtype") or text_config(config).get("dtype") or "bfloat16"
     name = str(own if kv_dtype == "auto" else kv_dtype).removeprefix("torch.")
+    if kv_dtype == "auto" and name in ("float32", "float"):
+        name = "bfloat16"
     if name not in KV_DTYPES:
         raise NotSupportedYetError(
             f"the size of KV in {name!r}", do=f"choose one of auto, {', '.join(KV_DTYPES)}, fp8_ds_mla (MLA only)"
@@ -191,12 +192,21 @@ def _token_bytes(
         return "MLA", _latent_bytes(text, config, kv_dtype, where) * tensor_parallel
     width = width_bytes(config, kv_dtype)
     heads = whole(text, "num_attention_heads", where)
-    kv_heads = int(_number(text.get("num_key_value_heads"), heads))
+    kv_heads = _kv_heads(text, heads)
     head = int(_number(text.get("head_dim"), 0)) or whole(text, "hidden_size", where) // heads
     value = int(_number(text.get("v_head_dim"), head))
     ranked = max(1, -(-kv_heads // tensor_parallel)) * tensor_parallel
     shape = "MHA" if kv_heads == heads else "MQA" if kv_heads == 1 else "GQA"
     return shape, round(ranked * (head + value) * width)
+
+
+def _kv_heads(text: Config, heads: int) -> int:
+    """By the names of vLLM's families; where a config has none of them, every head has a key of its own."""
+    if text.get("multi_query") is True and not text.get("new_decoder_architecture"):
+        return 1  # Falcon
+    inner = text.get("attn_config")
+    named = [text.get(key) for key in _KV_HEADS] + [inner.get("kv_n_heads") if isinstance(inner, dict) else None]
+    return int(next((_number(value, heads) for value in named if value is not None), heads))
 
 
 def _latent_bytes(text: Config, config: Config, kv_dtype: str, where: Where | None) -> int:

@@ -37,7 +37,9 @@ _LINEAR_SIZES = (
     *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
     "linear_conv_kernel_dim",
 )
-_ODD = ("block_configs", "encoder_layers")
+_ODD = ("block_configs", "encoder_layers", "compress_ratios", "hybrid_layer_pattern", "linear_attn_config")
+"""Keys of families whose layers differ in ways that are not told apart here."""
+_MOST_LAYERS = 10_000
 _FLOAT32_BYTES = 4
 
 
@@ -64,6 +66,8 @@ def layer_kinds(text: Config, where: Where | None = None) -> list[LayerKind]:
     if odd is not None:
         raise NotSupportedYetError(f"a model whose layers differ as in {odd!r}", where=where)
     count = whole(text, "num_hidden_layers", where)
+    if count > _MOST_LAYERS:
+        raise InputError(f"num_hidden_layers: no model has {count:,} layers", where=where)
     kinds = _spelled_out(text, count, where) or [_by_rule(text, index) for index in range(count)]
     shared = text.get("num_kv_shared_layers")
     if isinstance(shared, int) and 0 < shared < count:
@@ -78,6 +82,12 @@ def _spelled_out(text: Config, count: int, where: Where | None) -> list[LayerKin
         if unknown is not None:
             raise NotSupportedYetError(f"a layer of type {unknown[:40]!r}", where=where)
         return [_TYPES[str(name)] for name in named[:count]]
+    listed = text.get("attn_type_list")
+    if isinstance(listed, list):  # MiniMax
+        return ["full" if kind == 1 else "linear" for kind in listed[:count]]
+    attending = text.get("attn_layer_indices")
+    if isinstance(attending, list):  # Bamba
+        return ["full" if index in attending else "mamba" for index in range(count)]
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         strange = next((letter for letter in pattern if letter not in _PATTERN), None)

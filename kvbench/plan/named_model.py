@@ -28,9 +28,16 @@ def named_model(text: str) -> NamedModel:
     if text in KNOWN_MODELS:
         return NamedModel(text, KNOWN_MODELS[text])
     source = Path(text).expanduser()
-    if not source.exists():
+    if not _is_there(source):
         known = ", ".join(KNOWN_MODELS)
         raise InputError(f"--model: {text!r} is neither a model's directory or config.json nor one of {known}")
     directory = source if source.is_dir() else source.parent
     file = source / "config.json" if source.is_dir() else source
     return NamedModel(directory.resolve().name, read_config(source), directory, Where(file))
+
+
+def _is_there(source: Path) -> bool:
+    try:
+        return source.exists()
+    except OSError:  # a name that no file can have, or a folder that may not be looked into
+        return False

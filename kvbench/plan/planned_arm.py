@@ -22,7 +22,8 @@ __all__ = ["PlannedArm", "planned_arm"]
 CPU_BATCH = {"max-num-batched-tokens": 2_048, "max-num-seqs": 128}
 """What vLLM 0.32's server takes in a step on a CPU unless told (`EngineArgs.get_batch_defaults`); longer prompts
 are computed in several."""
-_RANKS = ("tensor-parallel-size", "tensor_parallel_size", "tp_size")
+_RANKS = ("tensor-parallel-size", "tensor_parallel_size", "tp_size", "tp-size")
+_STAGES = ("pipeline-parallel-size", "pipeline_parallel_size", "pp_size", "pp-size")
 _FREE_SHARE = 0.9
 """TensorRT-LLM's default for `free_gpu_memory_fraction`."""
 
@@ -140,18 +141,26 @@ def _about_the_gpus(profile: Profile, wishes: Wishes) -> Wishes:
     """How many share the model, and how much of each the engine uses."""
     tensorrt = profile.engine.kind == "tensorrt-llm"
     share = profile.tiers.device.memory_utilization
-    ranks = [profile.engine.args.get(flag) for flag in _RANKS]
-    told = next((value for value in ranks if isinstance(value, int) and not isinstance(value, bool)), None)
+    told, stages = _told(profile, _RANKS), _told(profile, _STAGES)
     if told is None and profile.engine.kind in ("vllm", "tensorrt-llm"):
         told = 1  # what the engine takes unless it is told
     if told is not None and told < 1:
         raise InputError(f"{told} GPUs cannot share a model", do="give tensor-parallel-size as 1 or more")
+    if stages is not None and stages < 1:
+        raise InputError(f"{stages} stages cannot share a model", do="give pipeline-parallel-size as 1 or more")
     return replace(
         wishes,
         tensor_parallel=told,
+        pipeline_parallel=stages or 1,
         utilization=None if tensorrt else share,
         free_share=(_FREE_SHARE if share is None else share) if tensorrt else None,
     )
+
+
+def _told(profile: Profile, flags: tuple[str, ...]) -> int | None:
+    """What the engine is told by one of these flags."""
+    values = (profile.engine.args.get(flag) for flag in flags)
+    return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)
 
 
 def _kv_dtype(profile: Profile, wishes: Wishes) -> str:

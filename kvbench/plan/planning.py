@@ -9,6 +9,7 @@ from pathlib import Path
 from kvbench.errors import InputError, Where
 from kvbench.plan.alternatives import alternatives
 from kvbench.plan.break_even import break_even_rows, break_even_tokens
+from kvbench.plan.endurance import endurance, written_bytes
 from kvbench.plan.made_for import made_for
 from kvbench.plan.planned_arm import PlannedArm
 from kvbench.plan.prediction import Prediction, predict
@@ -17,9 +18,8 @@ from kvbench.plan.reuse import expected_sources
 from kvbench.plan.sweep import Sweep, SweepPoint, host_sweep, knee, usual_sweep
 from kvbench.spec.emulation import Costs
 from kvbench.spec.profile import Profile
-from kvbench.spec.quantity import show_bytes
+from kvbench.spec.quantity import show_bytes, show_seconds
 from kvbench.spec.workload import Workload
-from kvbench.workload.blocks import block_paths
 from kvbench.workload.build import build_replay, build_schedule
 from kvbench.workload.schedule import Schedule
 from kvbench.workload.traces.bad_lines import BadLines
@@ -29,10 +29,7 @@ __all__ = ["MOST_REQUESTS", "Traffic", "make_plan", "plan_arm", "planned_schedul
 MOST_REQUESTS = 5_000
 """Of a trace, unless another limit is asked for: the emulated core takes some milliseconds a request."""
 SMALL_GAIN = 0.05
-"""Of the prefill that is left; less drowns in the spread between launches."""
-RATED_DRIVE_WRITES_A_DAY = 1.0
-"""Of data-centre drives for mixed use; read-intensive ones are rated at a third, write-intensive at three."""
-_RATED_YEARS = 5.0
+"""Of the prefill that is left, and of its time; less drowns in the spread between launches."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +127,13 @@ def _of_trace(traffic: Traffic) -> Workload:
     path = traffic.trace or Path()
     limit = traffic.limit or MOST_REQUESTS
     read = read_trace(path, format_=traffic.format_, block_tokens=traffic.block_tokens, bad_lines=traffic.bad)
+    if not read.has_identity:
+        raise InputError(
+            "this trace has lengths only: it does not say which prompts begin alike, and so nothing of what tiers "
+            "would serve",
+            where=Where(path),
+            do="plan with a trace that has block ids, token ids or messages, or with a workload",
+        )
     played_s = float(read.times_s[min(limit, len(read)) - 1]) + 1.0
     source = {
         "path": str(path.resolve()),
@@ -146,10 +150,11 @@ def _of_trace(traffic: Traffic) -> Workload:
 def make_plan(schedule: Schedule, arm: PlannedArm, sweep: Sweep | None, *, left_out: int = 0) -> dict[str, object]:
     """The document. Everything but `prediction` and `device_only` is the serial replay's."""
     points = host_sweep(schedule, arm, sweep or usual_sweep(arm))
-    bend = knee(points)
+    base = points[0] if points[0].size_bytes == 0 else host_sweep(schedule, arm, Sweep("host", (0,)))[0]
+    bend = knee([base, *points])
     asked = predict(schedule, arm.profile, arm.emulation, arm.token_bytes)
     alone = asked if arm.profile.tiers.host is None else _predicted(schedule, arm, arm.without_tiers())
-    written = _written_bytes(schedule, arm)
+    written = written_bytes(schedule, arm)
     costs = arm.costs.costs
     rate = costs.load_block and arm.block_bytes / costs.load_block
     return _head(schedule, arm, left_out) | {
@@ -165,9 +170,9 @@ def make_plan(schedule: Schedule, arm: PlannedArm, sweep: Sweep | None, *, left_
             for point in points
         ],
         "knee": None if bend is None else {"tier": "host", "size_bytes": bend.size_bytes, "served": bend.served},
-        "recommendation": _recommended(schedule, arm, points, bend, written),
+        "recommendation": _recommended(schedule, arm, base, points, bend, written),
         "break_even": _break_even(arm),
-        "disk_writes": _endurance(schedule, arm, written),
+        "disk_writes": endurance(schedule, arm, written),
         "alternatives": [asdict(each) for each in alternatives(schedule, arm)],
     }
 
@@ -199,41 +204,38 @@ def _predicted(schedule: Schedule, arm: PlannedArm, profile: Profile) -> Predict
     return predict(schedule, profile, arm.emulation, arm.token_bytes)
 
 
-def _written_bytes(schedule: Schedule, arm: PlannedArm) -> int:
-    """Every different whole block of the prompts once: what a tier without eviction takes in."""
-    paths = block_paths(schedule, arm.block_tokens)
-    runs = {run for request in paths.requests for run in request.prompt}
-    return sum(paths.run_blocks[run] for run in runs) * arm.block_bytes
-
-
 def _recommended(
-    schedule: Schedule, arm: PlannedArm, points: list[SweepPoint], bend: SweepPoint | None, written: int
+    schedule: Schedule,
+    arm: PlannedArm,
+    base: SweepPoint,
+    points: list[SweepPoint],
+    bend: SweepPoint | None,
+    written: int,
 ) -> dict[str, object]:
-    """Sizes with the reason, or none with the reason."""
+    """Sizes with the reason, or none with the reason. `base` is the device alone."""
     costs = arm.costs.costs
-    rate = arm.block_bytes / costs.load_block if costs.load_block else float("inf")
-    pays = break_even_tokens(costs, arm.token_bytes, rate, base_s=costs.transfer)
-    longest = max(schedule.prompt_tokens(), default=0)
-    if pays is None or pays > longest:
-        return {
-            "host_bytes": 0,
-            "disk_bytes": 0,
-            "reason": "none: loading from the host takes longer than computing, for every prompt of this traffic",
-        }
-    left = points[0].shares["computed"]
-    if bend is None or not left or (bend.served - points[0].served) / left < SMALL_GAIN:
-        return {
-            "host_bytes": 0,
-            "disk_bytes": 0,
-            "reason": f"none: the device serves {points[0].served:.1%} of the prompt tokens, and the largest host "
-            f"tier of the sweep {max(point.served for point in points):.1%}",
-        }
+    host = _Loads(arm, schedule.prompt_tokens(), costs.load_block, costs.transfer)
+    if host.never_pay:
+        return _nothing("loading from the host takes longer than computing, for every prompt of this traffic")
+    left = base.shares["computed"]
+    if bend is None or not left or (bend.served - base.served) / left < SMALL_GAIN:
+        return _nothing(
+            f"the device serves {base.served:.1%} of the prompt tokens, and the largest host tier of the sweep "
+            f"{max(point.served for point in points):.1%}"
+        )
+    gain = (bend.served - base.served) / left
+    if gain * host.saved < SMALL_GAIN:
+        return _nothing(f"the host would take away {gain:.0%} of the prefill that is left, but {host.words}")
     reason = (
         f"host: {show_bytes(bend.size_bytes)} serve {bend.served:.1%} of the prompt tokens, nine tenths of what "
-        f"the largest size of the sweep adds to the device's {points[0].served:.1%}"
+        f"the largest size of the sweep adds to the device's {base.served:.1%}"
     )
     disk, words = _disk(schedule, arm, bend, written)
     return {"host_bytes": bend.size_bytes, "disk_bytes": disk, "reason": f"{reason}; {words}"}
+
+
+def _nothing(why: str) -> dict[str, object]:
+    return {"host_bytes": 0, "disk_bytes": 0, "reason": f"none: {why}"}
 
 
 def _disk(schedule: Schedule, arm: PlannedArm, bend: SweepPoint, written: int) -> tuple[int, str]:
@@ -251,12 +253,38 @@ def _disk(schedule: Schedule, arm: PlannedArm, bend: SweepPoint, written: int) -
     if not left or (served - bend.served) / left < SMALL_GAIN:
         return 0, f"disk: none, it would raise that to {served:.1%} only"
     costs = arm.costs.costs
-    both_s = costs.load_block + costs.read_block
-    rate = arm.block_bytes / both_s if both_s else float("inf")
-    even = break_even_tokens(costs, arm.token_bytes, rate, base_s=_disk_base_s(costs))
-    if even is None or even > max(schedule.prompt_tokens(), default=0):
+    disk = _Loads(arm, schedule.prompt_tokens(), costs.load_block + costs.read_block, _disk_base_s(costs))
+    if disk.never_pay:
         return 0, f"disk: none, it could serve {served:.1%}, but reading takes longer than computing"
+    if (served - bend.served) / left * disk.saved < SMALL_GAIN:
+        return 0, f"disk: none, it could serve {served:.1%}, but {disk.words}"
     return written, f"disk: {show_bytes(written)} (every block of this traffic once) raise that to {served:.1%}"
+
+
+class _Loads:
+    """What loads from one tier are worth to prompts of these lengths, in tokens."""
+
+    def __init__(self, arm: PlannedArm, prompts: list[int], block_s: float, base_s: float) -> None:
+        costs = arm.costs.costs
+        rate = arm.block_bytes / block_s if block_s else float("inf")
+        even = break_even_tokens(costs, arm.token_bytes, rate, base_s=base_s)
+        self.never_pay = even is None or even > max(prompts, default=0)
+        count = len(prompts) or 1
+        self._computed_s = sum((costs.token + costs.token_context * n / 2) * n for n in prompts) / count
+        self._loaded_s = base_s + sum(prompts) / count * arm.token_bytes / rate
+
+    @property
+    def saved(self) -> float:
+        """Share of the time to compute prompts that loading them saves."""
+        return max(0.0, 1.0 - self._loaded_s / self._computed_s) if self._computed_s else 0.0
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        return (
+            f"a prompt takes {show_seconds(self._loaded_s)} to load instead of {show_seconds(self._computed_s)} to "
+            "compute, on average"
+        )
 
 
 def _break_even(arm: PlannedArm) -> dict[str, object]:
@@ -286,20 +314,3 @@ def _disk_base_s(costs: Costs) -> float:
 def _own(arm: PlannedArm, block_s: float, base_s: float) -> int | None:
     rate = arm.block_bytes / block_s if block_s else float("inf")
     return break_even_tokens(arm.costs.costs, arm.token_bytes, rate, base_s=base_s, unit=arm.block_tokens)
-
-
-def _endurance(schedule: Schedule, arm: PlannedArm, written: int) -> dict[str, object]:
-    """Writes of a disk tier, which takes in what the host takes in, against what a drive is rated for."""
-    a_day = written * 86_400 / schedule.duration_s
-    disk = arm.profile.tiers.disk
-    size = disk.size_limit if disk is not None else None
-    drive = size or max(written, 1)
-    writes = a_day / drive
-    return {
-        "bytes_per_day": a_day,
-        "drive_bytes": drive,
-        "drive_source": "the profile's size_limit" if size else "as large as what this traffic writes",
-        "drive_writes_per_day": writes,
-        "rated_drive_writes_per_day": RATED_DRIVE_WRITES_A_DAY,
-        "years": _RATED_YEARS * RATED_DRIVE_WRITES_A_DAY / writes if writes else None,
-    }

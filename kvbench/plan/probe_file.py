@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,9 @@ __all__ = ["Curve", "ProbeFile", "read_probe"]
 
 SUFFIX_TOKENS = 8
 """Behind every prefix that a probe sends, and always computed."""
+
+
+_WRONG = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -62,42 +66,50 @@ def read_probe(path: Path) -> ProbeFile:
     return ProbeFile(path, curves, _decode(document, path), _suffixes(document, path), _background(document, path))
 
 
+def _finite(value: float | str) -> float:
+    """ValueError or OverflowError for what is no number that a probe measures."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
 def _decode(document: dict[str, Any], path: Path) -> dict[int, float]:
     try:
-        return {int(each["requests"]): float(each["itl_s"]) for each in document.get("decode") or ()}
-    except (KeyError, TypeError, ValueError):
+        return {int(each["requests"]): _finite(each["itl_s"]) for each in document.get("decode") or ()}
+    except _WRONG:
         raise InputError("what it says of decoding is no probe's", where=Where(path)) from None
 
 
 def _background(document: dict[str, Any], path: Path) -> float | None:
     try:
-        return float(document["background_per_s"]) if document.get("under_load") is not None else None
-    except (KeyError, TypeError, ValueError):
+        return _finite(document["background_per_s"]) if document.get("under_load") is not None else None
+    except _WRONG:
         raise InputError("what it says of its background is no probe's", where=Where(path)) from None
 
 
 def _curve(document: dict[str, Any], source: str, path: Path) -> Curve | None:
     """As the probe fitted it, else from its points, else the cost per token alone."""
-    told = (document.get("curve") or {}).get(source)
     try:
+        told = (document.get("curve") or {}).get(source)
         if told:
-            return Curve(*(float(part) for part in told))
+            return Curve(*(_finite(part) for part in told))
         points = [point for point in document.get("points") or () if point["source"] == source]
-        lengths = [float(point["prefix_tokens"]) for point in points]
-        line = fit_cost(lengths, [float(point["ttft_s"]) for point in points], curved=source == "computed")
+        lengths = [_finite(point["prefix_tokens"]) for point in points]
+        line = fit_cost(lengths, [_finite(point["ttft_s"]) for point in points], curved=source == "computed")
         if line is not None:
             return Curve(*(float(part) / 1000.0**power for power, part in enumerate(line.coefficients)))
         slope = document["cost_per_token_s"].get(source)
-        return None if slope is None else Curve(0.0, float(slope))
-    except (KeyError, TypeError, ValueError):
+        return None if slope is None else Curve(0.0, _finite(slope))
+    except _WRONG:
         raise InputError(f"what it says of the source {source!r} is no probe's", where=Where(path)) from None
 
 
 def _suffixes(document: dict[str, Any], path: Path) -> dict[tuple[int, int], float]:
     try:
         return {
-            (int(each["prefix_tokens"]), int(each["suffix_tokens"])): float(each["ttft_s"])
+            (int(each["prefix_tokens"]), int(each["suffix_tokens"])): _finite(each["ttft_s"])
             for each in document.get("suffixes") or ()
         }
-    except (KeyError, TypeError, ValueError):
+    except _WRONG:
         raise InputError("what it says of suffixes is no probe's", where=Where(path)) from None

@@ -25,6 +25,7 @@ DISK_BYTES_PER_S = 5e9
 FLOP_PER_S = 4e14
 """A GPU of 989 TFLOP/s in bfloat16 (dense) of which prefill reaches 40 %."""
 _MOST_RANKS = 64
+_SLOWEST_PREFILL = 1e-6
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ class Wishes:
     disk_path: str | None = None
     prefill: str | None = None
     tensor_parallel: int | None = None
-    """GPUs that share the model, as a profile says; None: as few as hold it."""
+    """GPUs that share every layer, as a profile says; None: as few as hold the model."""
+    pipeline_parallel: int = 1
+    """Stages that share the layers, each of as many GPUs."""
     utilization: float | None = None
     """Share of a GPU that the engine uses, as a profile says; None: vLLM's default."""
     free_share: float | None = None
@@ -63,6 +66,7 @@ class Setting:
     weights_bytes: int
     assumptions: tuple[str, ...]
     """Everything in here that the user did not say, in words."""
+    pipeline_parallel: int = 1
 
     @property
     def token_bytes(self) -> int:
@@ -77,7 +81,7 @@ class Setting:
     @property
     def ranks(self) -> int:
         """GPUs that share the model, each with a path of its own."""
-        return self.geometry.tensor_parallel
+        return self.geometry.tensor_parallel * self.pipeline_parallel
 
     def load_s(self, tier: str) -> float:
         """Seconds to bring a token's KV to the device: from the host, or from the disk into the host and then on.
@@ -108,9 +112,10 @@ def make_setting(wishes: Wishes | None = None) -> Setting:
     wishes = wishes or Wishes()
     notes: list[str] = []
     model = _model(wishes, notes)
-    device, ranks = _device(wishes, model, notes)
+    device, tensor_parallel = _device(wishes, model, notes)
+    ranks = tensor_parallel * wishes.pipeline_parallel
     geometry = geometry_of(
-        model.config, kv_dtype=wishes.kv_dtype, tensor_parallel=ranks, name=model.name, where=model.where
+        model.config, kv_dtype=wishes.kv_dtype, tensor_parallel=tensor_parallel, name=model.name, where=model.where
     )
     if geometry.block_token_bytes == 0:
         raise InputError(
@@ -134,6 +139,7 @@ def make_setting(wishes: Wishes | None = None) -> Setting:
         attention_s=_attention_flop(model.config) / (ranks * FLOP_PER_S),
         weights_bytes=weights.size_bytes,
         assumptions=tuple(notes),
+        pipeline_parallel=wishes.pipeline_parallel,
     )
 
 
@@ -144,12 +150,18 @@ def _model(wishes: Wishes, notes: list[str]) -> NamedModel:
 
 
 def _device(wishes: Wishes, model: NamedModel, notes: list[str]) -> tuple[int, int]:
-    """(KV bytes on the device, GPUs of 80 GiB). Unless it is said how many, as few as leave some room."""
+    """(KV bytes on the device, GPUs of 80 GiB in a stage). Unless it is said, as few as leave some room."""
     used = UTILIZATION if wishes.utilization is None else wishes.utilization
     memory = Memory(GPU_BYTES, utilization=used if wishes.free_share is None else 1.0)
     ranks = wishes.tensor_parallel or 1
     while True:
-        budget = memory_budget(model, memory, kv_dtype=wishes.kv_dtype, tensor_parallel=ranks)
+        budget = memory_budget(
+            model,
+            memory,
+            kv_dtype=wishes.kv_dtype,
+            tensor_parallel=ranks,
+            pipeline_parallel=wishes.pipeline_parallel,
+        )
         enough = budget.kv_bytes > GPU_BYTES // 10 or ranks >= _MOST_RANKS
         if wishes.tensor_parallel is not None or enough:
             break
@@ -158,7 +170,8 @@ def _device(wishes: Wishes, model: NamedModel, notes: list[str]) -> tuple[int, i
         return given_bytes("--device-kv", wishes.device_kv), ranks
     total = round(budget.kv_total_bytes * (wishes.free_share or 1.0))
     share = f"{used:.0%} of" if wishes.free_share is None else f"{wishes.free_share:.0%} of what is free of"
-    notes.append(f"device tier: {show_bytes(total)}, what {share} {ranks} × 80 GiB leaves beside the weights")
+    gpus = ranks * wishes.pipeline_parallel
+    notes.append(f"device tier: {show_bytes(total)}, what {share} {gpus} × 80 GiB leaves beside the weights")
     return total, ranks
 
 
@@ -208,8 +221,8 @@ def _rate(option: str, text: str | None, default: float, what: str, notes: list[
         rate = parse_quantity(text, "bytes per second")
     except ValueError as error:
         raise InputError(f"{option}: {error}") from None
-    if rate <= 0:
-        raise InputError(f"{option}: a bandwidth is above zero, got {text}")
+    if rate < 1:
+        raise InputError(f"{option}: a bandwidth is above zero and at least one byte per second, got {text}")
     return rate
 
 
@@ -218,6 +231,6 @@ def _tokens_per_s(text: str) -> float:
         rate = parse_quantity(text, "per second")
     except ValueError as error:
         raise InputError(f"--prefill: {error}") from None
-    if rate <= 0:
+    if rate < _SLOWEST_PREFILL:
         raise InputError(f"--prefill: tokens per second are above zero, got {text}")
     return rate

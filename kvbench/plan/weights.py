@@ -15,7 +15,8 @@ __all__ = ["Weights", "weights_of"]
 
 _QUANTISED_BITS = {"fp8": 8, "modelopt": 8, "compressed-tensors": 8, "awq": 4.25, "gptq": 4.25, "mxfp4": 4.25}
 """Bits of one weight by `quant_method`, scales included; where the config says `bits`, that is taken."""
-_MODEL_BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8}
+_MODEL_BITS = {"float32": 16, "float16": 16, "bfloat16": 16, "float8_e4m3fn": 8}
+"""In which engines keep them: vLLM serves a model in float32 in a 16-bit type unless it is told."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def weights_of(config: Config, directory: Path | None = None) -> Weights:
     total, active = _parameters(text)
     found = _files_bytes(directory) if directory is not None and directory.is_dir() else None
     if found is not None:
-        return Weights(total, active, found, "files")
+        return Weights(total, active, found // 2 if _is_float32(config) else found, "files")
     return Weights(total, active, round(total * _bits(config) / 8), "estimated from config.json")
 
 
@@ -53,6 +54,14 @@ def _files_bytes(directory: Path) -> int | None:
     return sum(file.stat().st_size for file in files) or None
 
 
+def _is_float32(config: Config) -> bool:
+    return not isinstance(config.get("quantization_config"), dict) and _dtype(config) == "float32"
+
+
+def _dtype(config: Config) -> str:
+    return str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
+
+
 def _bits(config: Config) -> float:
     quantised = config.get("quantization_config")
     if isinstance(quantised, dict):
@@ -60,8 +69,7 @@ def _bits(config: Config) -> float:
         if isinstance(bits, int | float) and not isinstance(bits, bool) and bits > 0:
             return bits + 0.25  # a 16-bit scale for every group of 64 to 128 weights
         return _QUANTISED_BITS.get(str(quantised.get("quant_method")), 16)
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
-    return _MODEL_BITS.get(dtype, 16)
+    return _MODEL_BITS.get(_dtype(config), 16)
 
 
 def _parameters(text: Config) -> tuple[int, int]:

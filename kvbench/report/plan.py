@@ -110,8 +110,9 @@ def _lines(document: Document) -> Iterator[str]:
     writes = document["disk_writes"]
     years = "" if writes["years"] is None else f", so it lasts {writes['years']:.3g} years"
     drive = f"a drive of {show_bytes(writes['drive_bytes'])} ({writes['drive_source']})"
+    least = "at least " if writes["at_least"] else ""
     yield (
-        f"A disk tier would write {show_bytes(writes['bytes_per_day'])} a day: "
+        f"A disk tier would write {least}{show_bytes(writes['bytes_per_day'])} a day if as much is new all day: "
         f"{writes['drive_writes_per_day']:.3g} times {drive}, rated for "
         f"{writes['rated_drive_writes_per_day']:g}{years}"
     )
@@ -128,7 +129,8 @@ def show_budget(console: Console, document: Document) -> None:
         ("KV", show_bytes(document["kv_bytes"]), held),
         ("left alone", show_bytes(document["outside_bytes"]), f"utilization {document['utilization']:g}"),
     ]
-    gpus = f"{geometry['tensor_parallel']} × {show_bytes(document['gpu_bytes'])}"
+    ranks = geometry["tensor_parallel"] * document["pipeline_parallel"]
+    gpus = f"{ranks} × {show_bytes(document['gpu_bytes'])}"
     title = f"{plain(geometry['model'])} on {gpus}"
     console.print(_table(Sheet(title, ("budget of one GPU", "size", "what"), tuple(rows), words=1)))
     console.print(
@@ -141,7 +143,7 @@ def show_budget(console: Console, document: Document) -> None:
         count, longest = document["sequences_at_max_model_len"], document["max_model_len"]
         console.print(Text(f"{count:.3g} sequences of {longest:,} tokens fit at once"))
     if not document["fits"]:
-        console.print(Text("The model does not fit: use more GPUs (--tp), smaller weights or a larger GPU."))
+        console.print(Text("The model does not fit: use more GPUs (--tp, --pp), smaller weights or a larger GPU."))
     for note in document["assumptions"]:
         console.print(Text(f"assumed: {plain(note)}", style="dim"))
 

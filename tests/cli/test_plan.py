@@ -90,6 +90,9 @@ def test_what_is_missing_or_wrong_is_told() -> None:
         (("budget", "--model", "no-such", "--gpu", "80GiB"), "--model: 'no-such'"),
         (("budget", "--model", "Qwen2.5-7B", "--gpu", "big"), "--gpu: "),
         (("budget", "--model", "Qwen2.5-7B", "--gpu", "80GiB", "--utilization", "120%"), "--utilization: "),
+        (("budget", "--model", "Qwen2.5-7B", "--gpu", "80GiB", "--block-tokens", "9" * 400), "--block-tokens"),
+        (("budget", "--model", "Qwen2.5-7B", "--gpu", "80GiB", "--max-model-len", "9" * 400), "--max-model-len"),
+        (("budget", "--model", "Qwen2.5-7B", "--gpu", "80GiB", "--pp", "1024"), "28 layers cannot be spread"),
         (("--profile", "emulated/host", "--workload", "mixed", "--sweep", "disk=1"), "--sweep: "),
     ):
         answer = kvbench_here("plan", *arguments, "--json")

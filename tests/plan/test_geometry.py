@@ -34,7 +34,46 @@ def test_multi_head_grouped_and_single_key_attention() -> None:
     assert geometry_of(PLAIN | {"num_key_value_heads": 1}).attention == "MQA"
     assert geometry_of(PLAIN | {"num_key_value_heads": 8, "head_dim": 256}).bytes_per_token == 262_144
     assert geometry_of(PLAIN | {"num_key_value_heads": 8}, kv_dtype="fp8").bytes_per_token == 65_536
-    assert geometry_of(PLAIN | {"num_key_value_heads": 8, "torch_dtype": "float32"}).bytes_per_token == 262_144
+    single = PLAIN | {"num_key_value_heads": 8, "torch_dtype": "float32"}
+    assert geometry_of(single).bytes_per_token == 131_072, "vLLM serves it in a 16-bit type"
+    assert geometry_of(single, kv_dtype="float32").bytes_per_token == 262_144
+    assert weights_of(single) == weights_of(PLAIN | {"num_key_value_heads": 8})
+
+
+@pytest.mark.parametrize(
+    ("config", "kv_heads"),
+    [
+        ({"num_kv_heads": 4}, 4),
+        ({"n_head_kv": 8}, 8),
+        ({"multi_query_group_num": 2}, 2),
+        ({"num_attention_groups": 8}, 8),
+        ({"attn_config": {"kv_n_heads": 8}}, 8),
+        ({"multi_query": True, "num_kv_heads": 32}, 1),
+        ({"multi_query": True, "new_decoder_architecture": True, "num_kv_heads": 8}, 8),
+        ({"num_key_value_heads": None}, 32),
+    ],
+)
+def test_key_heads_are_found_under_the_names_of_every_family(config: dict, kv_heads: int) -> None:
+    assert geometry_of(PLAIN | config).bytes_per_token == 2 * 32 * kv_heads * 128 * 2
+
+
+def test_stages_share_the_layers() -> None:
+    """Given eight GPUs as four ranks in two stages, then each keeps half of the layers."""
+    model = named_model("Llama-3.3-70B")
+    memory = Memory(80 * 2**30, workspace=2 * 2**30)
+    flat = memory_budget(model, memory, tensor_parallel=8)
+    staged = memory_budget(model, memory, tensor_parallel=4, pipeline_parallel=2)
+    assert (staged.weights_bytes, staged.blocks) == (flat.weights_bytes, flat.blocks)
+    assert staged.document()["geometry"]["bytes_per_token_and_rank"] == 80 * 4096 // 8
+    # and with more ranks than KV heads, heads are there twice, in stages they are not
+    many = memory_budget(model, memory, tensor_parallel=16)
+    assert memory_budget(model, memory, tensor_parallel=8, pipeline_parallel=2).blocks > 1.9 * many.blocks
+    # of 80 layers in three stages the fullest has 27
+    three = memory_budget(model, memory, tensor_parallel=4, pipeline_parallel=3)
+    assert three.weights_bytes == pytest.approx(three.weights.size_bytes * 27 / 80 / 4, abs=1)
+    assert three.blocks == three.kv_bytes // (27 * 4096 * 16 // 4)
+    with pytest.raises(InputError, match="80 layers cannot be spread over 81 stages"):
+        memory_budget(model, memory, pipeline_parallel=81)
 
 
 def test_ranks_share_heads_and_copy_them_when_there_are_too_few() -> None:
@@ -79,6 +118,8 @@ def test_windows_keep_the_latest_tokens_only() -> None:
         ({"attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16, "mamba_d_conv": 4}, 4, "mamba"),
         ({"hybrid_override_pattern": "M-M*-" * 2, "num_hidden_layers": 10}, 2, "mamba"),
         ({"num_kv_shared_layers": 20}, 12, None),
+        ({"attn_type_list": ([0] * 7 + [1]) * 4}, 4, "linear"),
+        ({"attn_layer_indices": [9, 18, 27], "mamba_d_state": 128, "mamba_d_conv": 4}, 3, "mamba"),
     ],
 )
 def test_hybrids_are_told_layer_by_layer(config: dict, full: int, other: str | None) -> None:
@@ -116,6 +157,9 @@ def test_the_language_part_of_a_multimodal_model_counts() -> None:
         (PLAIN | {"num_attention_heads": "many"}, InputError, "num_attention_heads"),
         (PLAIN | {"layer_types": ["retention"] * 32}, NotSupportedYetError, "'retention'"),
         (PLAIN | {"block_configs": []}, NotSupportedYetError, "block_configs"),
+        (PLAIN | {"linear_attn_config": {"full_attn_layers": [4]}}, NotSupportedYetError, "linear_attn_config"),
+        (PLAIN | {"compress_ratios": [4, 128]}, NotSupportedYetError, "compress_ratios"),
+        (PLAIN | {"num_hidden_layers": 10**12}, InputError, "no model has 1,000,000,000,000 layers"),
         (PLAIN | {"layer_types": ["sliding_attention"] * 32}, InputError, "sliding_window"),
     ],
 )

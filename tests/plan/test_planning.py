@@ -258,6 +258,11 @@ def test_the_server_on_a_cpu_computes_long_prompts_in_parts() -> None:
         ('{"cost_per_token_s": {"computed": 1}, "suffixes": [{"n": 1}]}', "of suffixes is no probe's"),
         ('{"cost_per_token_s": {"computed": 1}, "decode": [{"requests": 1}]}', "of decoding is no probe's"),
         ('{"cost_per_token_s": {"computed": 1}, "under_load": {}}', "of its background is no probe's"),
+        ('{"cost_per_token_s": {"computed": NaN}}', "of the source 'computed' is no probe's"),
+        ('{"cost_per_token_s": {"computed": 1e999}}', "of the source 'computed' is no probe's"),
+        ('{"cost_per_token_s": {"computed": 1}, "curve": {"computed": [1' + "0" * 400 + "]}}", "no probe's"),
+        ('{"cost_per_token_s": {"computed": 1}, "curve": [1]}', "of the source 'computed' is no probe's"),
+        ('{"cost_per_token_s": {"computed": 1}, "decode": [{"requests": 1, "itl_s": NaN}]}', "of decoding is no"),
     ],
 )
 def test_what_is_no_probe_is_told(tmp_path: Path, text: str, what: str) -> None:
