@@ -71,6 +71,10 @@ def analyze(
     from kvbench.workload.traces.bad_lines import BadLines
     from kvbench.workload.traces.reading import read_trace
 
+    if html is not None:
+        from kvbench.report.trace_page import check_page
+
+        check_page(html, trace)
     setting = make_setting(Wishes(model, kv_dtype, device_kv, host_kv, disk_kv, path, disk_path, prefill))
     question = make_question(
         tail=tail,

@@ -14,7 +14,7 @@ from kvbench.report.plain import plain
 from kvbench.report.trace_charts import hit_curve_chart, reuse_time_chart
 from kvbench.report.trace_view import Document, share, trace_view
 
-__all__ = ["render_trace_page", "write_trace_page"]
+__all__ = ["check_page", "render_trace_page", "write_trace_page"]
 
 _TONES = {"yes": "go", "no": "no_go", "unknown": "inconclusive"}
 _SYMBOLS = {"yes": "✓", "no": "✕", "unknown": "?"}
@@ -35,10 +35,16 @@ def render_trace_page(document: Document) -> str:
     )
 
 
-def write_trace_page(path: Path, document: Document) -> None:
-    """Write the page. InputError when there is no such folder, RecordError when the disk refuses."""
+def check_page(path: Path, trace: Path) -> None:
+    """InputError when there is no folder for a page, or when it would take the place of the trace."""
     if not path.parent.is_dir() or path.is_dir():
         raise InputError("no page can be written there", where=Where(path), do="name a file in an existing folder")
+    if path.exists() and trace.exists() and path.samefile(trace):
+        raise InputError("the page would replace the trace", where=Where(path), do="name another file with --html")
+
+
+def write_trace_page(path: Path, document: Document) -> None:
+    """Write the page where `check_page` allows it. RecordError when the disk refuses."""
     write_text(path, render_trace_page(document))
 
 

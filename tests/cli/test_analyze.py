@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from kvbench.report.trace_view import trace_view
 from tests.cli.invoke import kvbench_here
 
 HAND = [(0, "abc"), (10, "abd"), (30, "abc"), (31, "xyz"), (61, "ab"), (62, "abcq")]
@@ -66,6 +67,18 @@ def test_the_host_tier_may_evict_by_arc(trace: Path) -> None:
     assert not any("policies" in entry for entry in plain["hierarchy"])
 
 
+def test_a_block_size_that_contradicts_the_lists_is_told(trace: Path) -> None:
+    """Given ids of 64 tokens each, when they are said to be 16, then the answer does not pass as one."""
+    said = json.loads(kvbench_here("analyze", trace, "--block-tokens", "16", "--json").out)
+    assert any(
+        "how many tokens an id stands for: at 16, only 0% of the requests" in each for each in said["unknown"]
+    )
+    right = json.loads(kvbench_here("analyze", trace, "--block-tokens", "64", "--json").out)
+    assert not any("stands for" in each for each in right["unknown"])
+    shown = kvbench_here("analyze", trace, "--block-tokens", "16", env={"COLUMNS": "250"}).out
+    assert "not known from this trace: how many tokens an id stands for" in shown
+
+
 def test_people_see_tables(trace: Path) -> None:
     answer = kvbench_here("analyze", trace)
     assert answer.code == 0
@@ -87,6 +100,10 @@ def test_people_see_tables(trace: Path) -> None:
         (["--policy", "arc", "--inclusion", "exclusive"], "--policy: an exclusive host tier"),
         (["--policy", "arc", "--hierarchy", "device=1,disk=4"], "--policy: arc is the host tier's"),
         (["--format", "csv"], "no trace format is called 'csv'"),
+        (["--block-tokens", "9" * 20], "an id cannot stand for 99999999999999999999 tokens"),
+        (["--model", "m" * 5000], "is neither a model's directory"),
+        (["--path", "1e-310B/s"], "--path: a bandwidth is above zero"),
+        (["--prefill", "1e-320/s"], "--prefill: tokens per second are above zero"),
     ],
 )
 def test_a_wrong_option_is_named(trace: Path, options: list[str], what: str) -> None:
@@ -143,6 +160,17 @@ def test_a_page_needs_nothing_else_and_shows_no_markup_of_a_file(trace: Path, tm
     assert kvbench_here("analyze", trace, "--html", tmp_path / "none" / "page.html").code == 2
 
 
+def test_a_page_never_takes_the_place_of_its_trace(trace: Path, tmp_path: Path) -> None:
+    content = trace.read_bytes()
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(trace)
+    for page, source in ((trace, trace), (link, trace), (trace, link)):
+        refused = kvbench_here("analyze", source, "--html", page, "--json")
+        assert refused.code == 2
+        assert "would replace the trace" in json.loads(refused.out)["error"]
+        assert trace.read_bytes() == content
+
+
 @pytest.mark.parametrize("page", [False, True])
 def test_people_read_reuse_distances_and_by_which_rule_blocks_count(
     trace: Path, tmp_path: Path, page: bool
@@ -171,6 +199,28 @@ def test_people_read_reuse_distances_and_by_which_rule_blocks_count(
     other = " ".join(shown("--tail", "vllm", "--policy", "arc").split())
     assert "tier 2 by ARC, the others LRUs: whole blocks count, and at least" in other
     assert "inclusive touch all (as vLLM)" in other
+
+
+def test_the_terminal_the_page_and_the_document_say_the_same(trace: Path, tmp_path: Path) -> None:
+    """Given one document, then every cell of its tables, its facts and its advice stand in both other forms."""
+    html = tmp_path / "page.html"
+    view = trace_view(json.loads(kvbench_here("analyze", trace, "--json").out))
+    out = kvbench_here("analyze", trace, "--html", html, env={"COLUMNS": "1000"}).out
+    on_terminal = [
+        tuple(cell.strip() for cell in line.split("│")[1:-1]) for line in out.splitlines() if "│" in line
+    ]
+    page = html.read_text()
+    on_page = [
+        tuple(unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL))
+        for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    ]
+    rows = [row for sheet in view.sheets for row in sheet.rows]
+    assert len(rows) > 30
+    assert on_terminal == rows
+    assert [row for row in on_page if row] == rows
+    for words in (view.advice, *view.facts, *view.assumptions, *view.unknown):
+        assert words in out
+        assert words in unescape(page)
 
 
 def test_equal_hierarchies_are_shown_once(trace: Path) -> None:
