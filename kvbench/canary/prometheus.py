@@ -10,29 +10,39 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kvbench.canary.naming import canonical_samples
 from kvbench.canary.reading import Read, ReadFailed
-from kvbench.canary.series import Samples, key_of
+from kvbench.canary.series import Floats, Key, Samples, key_of
 from kvbench.errors import InputError, Where
+from kvbench.report.plain import plain
 from kvbench.spec.canary import Canary, PrometheusServer, Selection
 from kvbench.spec.loading import where
 
 if TYPE_CHECKING:
     from prometheus_api_client import PrometheusConnect
-    from requests import Session
+    from requests import Response, Session
 
 __all__ = ["PrometheusReader", "secret", "selector"]
 
 CHUNK_S = 900.0
 """One answer holds so much: 15 minutes of 50 replicas are some ten megabytes."""
 BACKOFF_S = 0.5
+SHOWN = 200
+"""Characters of what a server says."""
 RETRIED = (408, 429, 500, 502, 503, 504)
 """Statuses by which a server or a proxy says: later."""
+_Pieces = dict[Key, list[tuple[Floats, Floats]]]
+"""Times and values of each series of one replica, answer by answer."""
 _STATUS = re.compile(r"HTTP Status Code (\d+)")
+_IN_PART = re.compile(rb'"warnings":\s*\[\s*"|"isPartial":\s*true')
+"""How Prometheus, Thanos and Mimir, and VictoriaMetrics say that a store or a remote did not answer them."""
 _REFUSED = {
     400: "does not understand the query",
     401: "wants other credentials",
@@ -93,23 +103,27 @@ class PrometheusReader:
         since, until = math.floor(1000 * since_s), round(1000 * until_s)
         ends = [*range(since + round(1000 * CHUNK_S), until, round(1000 * CHUNK_S)), until]
         for side, query in self._queries.items():
-            pieces: dict[str, dict[Any, list[tuple[np.ndarray, np.ndarray]]]] = {}
+            pieces: dict[str, _Pieces] = {}
+            times: dict[bytes, Floats] = {}
             begin = since
             for end in ends:
                 stop()
                 length_ms = max(1, end - begin)
                 for series in self._ask(f"{query}[{length_ms}ms]", {"time": f"{end / 1000:.3f}"}):
-                    self._take(series, pieces)
+                    self._take(series, pieces, times)
                 begin = end
-            for name, by_key in pieces.items():
-                found[side][name] = canonical_samples({key: _joined(parts) for key, parts in by_key.items()})
+            for name in [*pieces]:
+                found[side][name] = canonical_samples(_joined(pieces.pop(name)))
         return Read(found)
+
+    def not_before(self, t_s: float) -> None:
+        """Nothing: the server's clock is its own."""
 
     def close(self) -> None:
         """Let go of the connection."""
         self._connection.close()
 
-    def _take(self, series: Any, pieces: dict[str, dict[Any, list[tuple[np.ndarray, np.ndarray]]]]) -> None:  # noqa: ANN401 - JSON
+    def _take(self, series: Any, pieces: dict[str, _Pieces], times: dict[bytes, Floats]) -> None:  # noqa: ANN401 - JSON
         try:
             labels = dict(series["metric"])
             name, replica = labels.pop("__name__"), labels.pop(self._replica, "")
@@ -118,8 +132,9 @@ class PrometheusReader:
         except (KeyError, TypeError, ValueError):
             raise ReadFailed(f"{self._url} answered with something else than samples") from None
         known = np.isfinite(values)
+        t_s = times.setdefault(t_s[known].tobytes(), t_s[known])  # series of one scrape share them
         parts = pieces.setdefault(replica or "(no such label)", {})
-        parts.setdefault(key_of(name, labels), []).append((t_s[known], values[known]))
+        parts.setdefault(key_of(name, labels), []).append((t_s, values[known]))
 
     def _ask(self, query: str, params: dict[str, str]) -> Any:  # noqa: ANN401 - JSON
         from prometheus_api_client.exceptions import PrometheusApiClientException
@@ -135,11 +150,17 @@ class PrometheusReader:
             raise ReadFailed(f"{self._url} cannot be reached: {_cause(error)}") from None
 
 
-def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _joined(pieces: _Pieces) -> Samples:
     """In order of time; a sample on the edge of two pieces comes once."""
-    t_s, values = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    t_s, places = np.unique(t_s, return_index=True)
-    return t_s, values[places]
+    found: Samples = {}
+    orders: dict[tuple[int, ...], tuple[Floats, npt.NDArray[np.intp]]] = {}
+    for key, parts in pieces.items():
+        place = tuple(id(t_s) for t_s, _ in parts)
+        if place not in orders:
+            orders[place] = np.unique(np.concatenate([t_s for t_s, _ in parts]), return_index=True)
+        t_s, order = orders[place]
+        found[key] = t_s, np.concatenate([values for _, values in parts])[order]
+    return found
 
 
 def _connect(canary: Canary, server: PrometheusServer) -> PrometheusConnect:
@@ -165,6 +186,7 @@ def _connect(canary: Canary, server: PrometheusServer) -> PrometheusConnect:
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     session = Session()
     session.trust_env = False
+    session.hooks["response"].append(partial(_heed_warnings, server.url))
     _show_and_trust(session, canary, server)
     retry = Retry(
         total=server.retries,
@@ -172,6 +194,7 @@ def _connect(canary: Canary, server: PrometheusServer) -> PrometheusConnect:
         status_forcelist=RETRIED,
         raise_on_status=False,
         allowed_methods=None,
+        respect_retry_after_header=False,  # which may say hours; the gate looks again soon
     )
     return PrometheusConnect(
         url=server.url,
@@ -218,13 +241,28 @@ def _file(canary: Canary, key: str, server: PrometheusServer) -> str | None:
     return None if path is None else str(path)
 
 
+def _heed_warnings(url: str, response: Response, **_: object) -> None:
+    """ReadFailed for an answer without everything: what it lacks would look as if it had never been there."""
+    if response.status_code != HTTPStatus.OK or not _IN_PART.search(response.content):
+        return
+    try:
+        answer = response.json()
+    except ValueError:
+        return
+    warnings = answer.get("warnings") if isinstance(answer, dict) else None
+    if warnings or (isinstance(answer, dict) and answer.get("isPartial") is True):
+        why = plain(warnings[0])[:SHOWN] if isinstance(warnings, list) and warnings else "it says isPartial"
+        raise ReadFailed(f"{url} answered in part only: {why}")
+
+
 def _refused(url: str, text: str) -> InputError | ReadFailed:
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0
+    said = re.search(rf'"error":"((?:[^"\\]|\\.){{1,{SHOWN}}})', text)
+    detail = f": {plain(said[1])}" if said else ""
     if status in _REFUSED:
-        detail = re.search(r'"error":"((?:[^"\\]|\\.){1,200})', text)
-        return InputError(f"{url} {_REFUSED[status]} (status {status}){': ' + detail[1] if detail else ''}")
-    return ReadFailed(f"{url} answered with status {status}")
+        return InputError(f"{url} {_REFUSED[status]} (status {status}){detail}")
+    return ReadFailed(f"{url} answered with status {status}{detail}")
 
 
 def _cause(error: Exception) -> str:

@@ -43,6 +43,9 @@ class Reader(Protocol):
         `stop` raises when the gate is to end.
         """
 
+    def not_before(self, t_s: float) -> None:
+        """Samples up to then are known from elsewhere. A clock of the reader's own goes on from there at least."""
+
     def close(self) -> None:
         """Let go of connections."""
 

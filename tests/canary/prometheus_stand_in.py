@@ -30,6 +30,8 @@ class Server:
     url: str = ""
     headers: list[dict[str, str]] = field(default_factory=list)
     queries: list[dict[str, str]] = field(default_factory=list)
+    more: dict[str, str] = field(default_factory=dict)
+    """Headers of every answer."""
 
 
 def good(query: dict[str, str]) -> tuple[int, Body]:
@@ -51,6 +53,8 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
+            for name, value in told.more.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 

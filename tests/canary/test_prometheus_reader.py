@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from kvbench.canary.prometheus import CHUNK_S
 from kvbench.canary.reading import ReadFailed
 from kvbench.errors import InputError
-from tests.canary.prometheus_stand_in import Server, good, reader, serving
+from tests.canary.prometheus_stand_in import Body, Server, good, reader, serving
 from tests.cli.invoke import kvbench_here
 from tests.conftest import REPOSITORY
 from tests.missing import need
@@ -88,6 +88,56 @@ def test_asks_again_when_it_is_told_to_come_later(tmp_path: Path, server: Server
     assert len(server.queries) == 2
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_does_not_wait_as_long_as_a_server_would_have_it(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", waited.append)
+    server.more["Retry-After"] = "3600"
+    server.answer = lambda query: good(query) if len(server.queries) > 2 else (status, b"later")
+    assert reader(tmp_path, server).now() == 1234.5
+    assert sum(waited) <= 2
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            {"warnings": ["store 10.0.0.7: refused"]},
+            "store 10.0.0.7: refused",
+        ),
+        ({"isPartial": True}, "it says isPartial"),
+    ],
+)
+def test_an_answer_in_part_is_no_answer(tmp_path: Path, server: Server, said: dict[str, object], why: str) -> None:
+    """As of a Thanos whose store is away, or a Prometheus whose remote is: replicas would be missing in silence."""
+
+    def in_part(query: dict[str, str]) -> tuple[int, Body]:
+        status, body = good(query)
+        assert isinstance(body, dict)
+        return status, {**body, **said}
+
+    server.answer = in_part
+    with pytest.raises(ReadFailed, match=f"answered in part only: {why}"):
+        reader(tmp_path, server).read(100.0, 160.0, lambda: None)
+
+
+@pytest.mark.parametrize(
+    "said", [{"warnings": []}, {"warnings": None}, {"isPartial": False}, {"infos": ["PromQL info: no counter"]}]
+)
+def test_a_whole_answer_is_one_whatever_else_it_says(
+    tmp_path: Path, server: Server, said: dict[str, object]
+) -> None:
+    def whole(query: dict[str, str]) -> tuple[int, Body]:
+        status, body = good(query)
+        assert isinstance(body, dict)
+        return status, {**body, **said}
+
+    server.answer = whole
+    assert reader(tmp_path, server).read(100.0, 160.0, lambda: None).samples["candidate"]["a:1"]
+
+
 @pytest.mark.parametrize(
     ("status", "body", "error", "words"),
     [
@@ -96,6 +146,7 @@ def test_asks_again_when_it_is_told_to_come_later(tmp_path: Path, server: Server
         (404, b"", InputError, "has no query API at this address"),
         (400, b'{"status":"error","error":"parse error: bad"}', InputError, "parse error: bad"),
         (422, b"", ReadFailed, "answered with status 422"),
+        (422, b'{"status":"error","error":"too many samples"}', ReadFailed, "status 422: too many samples"),
         (500, b"", ReadFailed, "answered with status 500"),
         (200, b"<html>", ReadFailed, "something else than JSON"),
         (200, b'{"status":"success","data":{"result":[]}}', ReadFailed, "does not tell its time"),
