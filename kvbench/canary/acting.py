@@ -18,6 +18,8 @@ from kvbench.canary.state import GateState, ProofState, StateStore
 from kvbench.canary.tier_off import Switch
 from kvbench.canary.told import ServerSays, addresses_of, ask_servers
 from kvbench.canary.verdict import CanaryVerdict, HookResult, Rollback
+from kvbench.errors import Interrupted
+from kvbench.interrupts import undisturbed
 from kvbench.spec.canary import LoadedCanary
 
 __all__ = ["Acting"]
@@ -66,22 +68,27 @@ class Acting:
         )
         begun = HookResult(id=id_, state="begun", at=time.time(), text="begun; how it ended is not known")
         state = state.model_copy(update={"fired": begun, "proof": proof, "breach": verdict})
-        self._store.save(state)
-        result = self._run(payload, id_)
-        if result.state == "failed":  # there is nothing to wait for: one look says how things are
-            proof = proof.model_copy(update={"until_s": fired_s})
-        state = state.model_copy(update={"fired": result, "proof": proof})
-        self._store.save(state)
+        with undisturbed():
+            self._store.save(state)
+            result = self._run(payload, id_)
+            if result.state == "failed":  # there is nothing to wait for: one look says how things are
+                proof = proof.model_copy(update={"until_s": fired_s})
+            state = state.model_copy(update={"fired": result, "proof": proof})
+            self._store.save(state)
         return state
 
     def _run(self, payload: dict[str, object], id_: str) -> HookResult:
         """The hook on a thread of its own. Servers that nobody else scrapes are scraped meanwhile, so that the time
         without service is seen. A signal waits for a hook under way: half a rollback is worse than either."""
+        scrapes = not self._feed.reader.looks_back
         with ThreadPoolExecutor(1, thread_name_prefix="kvbench-hook") as pool:
             running: Future[HookResult] = pool.submit(fire, self._loaded.canary, payload, id_, self._sleep)
             while not wait([running], timeout=self._feed.every_s).done:
-                if not self._feed.reader.looks_back:
-                    self._feed.read(self._feed.now())
+                try:
+                    if scrapes:
+                        self._feed.read(self._feed.now())
+                except Interrupted:
+                    scrapes = False  # it is heeded once how the hook ended is on disk
             return running.result()
 
     def prove(self, state: GateState, on_look: Callable[[Rollback, str | None], None]) -> GateState:

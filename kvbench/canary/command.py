@@ -70,6 +70,7 @@ def run_gate(asked: Asked, console: Console, *, as_json: bool) -> tuple[CanaryVe
         _write(asked, loaded, verdict)
         if not as_json:
             show_gate(console, verdict)
+        gate.delivered()
         if server is not None:
             _serve_on(server, gate, verdict)
     return verdict, verdict_document(verdict)

@@ -40,10 +40,12 @@ class Feed:
         return time.time() + self._offset_s
 
     def ask_now(self) -> float:
-        """By the clock of the samples; ours when it cannot be asked, which is noted."""
+        """By the clock of the samples; ours when it cannot be asked, which is noted. InputError as `read`."""
         try:
             now = self.reader.now()
-        except ReadFailed as error:
+        except (ReadFailed, InputError) as error:
+            if isinstance(error, InputError) and self.history.read_until_s is None:
+                raise
             now = self.now()
             self.unread.append(Unread(now, error.what))
         else:
@@ -52,8 +54,10 @@ class Feed:
 
     def resume(self) -> None:
         """Take up what a gate before this one has kept."""
-        for read, t_s in self._store.kept():
-            self.history.add(read, t_s)
+        kept = self._store.scrapes.kept()
+        if kept is not None:
+            self.history.add(*kept)
+            self.reader.not_before(kept[1])
 
     def read(self, first_since_s: float) -> tuple[float, str | None]:
         """Read what is new, at the first time from `first_since_s` on: the time now, and what stood against it.
@@ -69,7 +73,7 @@ class Feed:
             since_s = known - late_s if known is not None else first_since_s
             read = self.reader.read(since_s, now, raise_if_stopped)
             if not self.reader.looks_back:
-                self._store.keep(read, now)
+                self._store.scrapes.keep(read, now)
             self.history.add(read, now)
         except (ReadFailed, InputError) as error:
             if isinstance(error, InputError) and self.history.read_until_s is None:

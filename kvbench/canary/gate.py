@@ -96,6 +96,7 @@ class Gate:
         self.stands: Stands | None = None
         """Why the verdict of a watch that ended before is what this one answers."""
         self.looks = 0
+        self._undelivered: GateState | None = None
 
     # -- one look ----------------------------------------------------------------------------------------------
 
@@ -112,6 +113,7 @@ class Gate:
         try:
             since = now - span_s - WARM_LOOK_BACK_S
             self.feed.history.add(self._reader.read(since, now, raise_if_stopped), now)
+            self.feed.unread.clear()
         except ReadFailed as error:
             self.feed.unread.append(Unread(now, error.what))
         start_s = now - span_s
@@ -144,10 +146,12 @@ class Gate:
         state = self._store.load()
         if state is not None and state.ended is not None and state.ended_for_good and self._keeps_verdict:
             self.stands = Stands(None)  # whether or not anything could be read now
+            self._undelivered = None if state.delivered else state
             return state.ended
         state = self._begin(state)
         if state.ended is not None:
             self.stands = Stands(self._stands_until(state))
+            self._undelivered = None if state.delivered else state
             return state.ended
         if state.breach is not None:
             return self._proof_goes_on(state, on_look)
@@ -168,19 +172,23 @@ class Gate:
             return unfinished
         if state is not None and state.ended is not None and now < self._stands_until(state):
             return state
-        span_s = self._times.for_s or DEFAULT_FOR_S
-        if state is not None and state.outcome is None and now < state.planned_end_s + span_s:
+        if state is not None and state.outcome is None and now < self._goes_on_until(state):
             self.resumed = True
             self.feed.resume()
             return state
-        return self._store.begin(now, now + span_s, None)
+        return self._store.begin(now, now + (self._times.for_s or DEFAULT_FOR_S), None)
 
     def _stands_until(self, state: GateState) -> float:
-        """Until when what a watch ended with is said again: its planned end, but at least as long after the proof
-        as that may take. Minus infinity when nobody was told anything."""
+        """Until when what a watch ended with is said again. Where a hook was run: its planned end, but at least as
+        long after the proof as that may take. Where nobody has heard it yet: as long as a killed watch goes on."""
+        until_s = -math.inf if state.delivered else self._goes_on_until(state)
         if state.proof is None:
-            return -math.inf
-        return max(state.planned_end_s, state.proof.until_s + self._loaded.canary.on_breach.within)
+            return until_s
+        return max(until_s, state.planned_end_s, state.proof.until_s + self._loaded.canary.on_breach.within)
+
+    def _goes_on_until(self, state: GateState) -> float:
+        """Until when a watch that was killed goes on: its time is not over for longer than a watch takes."""
+        return state.planned_end_s + (self._times.for_s or DEFAULT_FOR_S)
 
     def _unfinished(self, state: GateState | None, now: float) -> GateState | None:
         """A state whose hook was begun and whose proof is not over, unless that was long ago."""
@@ -232,16 +240,26 @@ class Gate:
             if not is_watch and not state.ended_for_good:  # what has got well may be told of again
                 state = state.model_copy(update={"ended": None})
         state = state.model_copy(update={"outcome": outcome, "breach": None})
-        self._store.save(self._remembered(verdict, state) if is_watch else state)
+        if is_watch:
+            self._remember(verdict, state)
+        else:
+            self._store.save(state)
         return verdict
 
-    def _remembered(self, verdict: CanaryVerdict, state: GateState) -> GateState:
-        """With what a gate has to say that is started again after this one's end."""
+    def _remember(self, verdict: CanaryVerdict, state: GateState) -> None:
+        """What a gate has to say that is started again after this one's end."""
         if state.fired is not None and state.fired.state != "dry-run":
             verdict = verdict.model_copy(update={"hook": _already(state.fired)})
-        elif not self._keeps_verdict:
-            return state
-        return state.model_copy(update={"ended": verdict, "ended_for_good": self._keeps_verdict})
+        kept = {"ended": verdict, "ended_for_good": self._keeps_verdict, "delivered": False}
+        self._undelivered = state.model_copy(update=kept)
+        self._store.save(self._undelivered)
+        self._store.scrapes.drop()
+
+    def delivered(self) -> None:
+        """Whoever started the gate has had its verdict."""
+        if self._undelivered is not None:
+            self._store.save(self._undelivered.model_copy(update={"delivered": True}))
+            self._undelivered = None
 
     def _act(
         self, verdict: CanaryVerdict, state: GateState, on_look: Callable[[Look], None]
@@ -278,8 +296,7 @@ class Gate:
         self.feed.resume()
         verdict = state.breach.model_copy(update={"hook": _already(state.fired)})
         verdict, state = self._proven(verdict, state, on_look)
-        state = state.model_copy(update={"outcome": verdict.verdict.value, "breach": None})
-        self._store.save(self._remembered(verdict, state))
+        self._remember(verdict, state.model_copy(update={"outcome": verdict.verdict.value, "breach": None}))
         return verdict
 
 

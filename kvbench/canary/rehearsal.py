@@ -91,15 +91,19 @@ class Rehearsal:
             self._watch(watched, heard)
             against = self._against(watched)
             if against is not None:
-                self._store.save(watched.model_copy(update={"outcome": "unknown"}))
+                self._end(watched, "unknown")
                 return self._result("unknown", [f"{against}; the hook was not run"], watched)
             heard("running the hook")
             before = watched.started_s, self._acting.ask()
             state = self._acting.tell(lambda id_: self._payload(id_, watched), None, watched, before)
         state = self._acting.prove(state, _Said(heard).look)
         result = self._judged(state)
-        self._store.save(state.model_copy(update={"outcome": result.rehearsal}))
+        self._end(state, result.rehearsal)
         return result
+
+    def _end(self, state: GateState, outcome: str) -> None:
+        self._store.save(state.model_copy(update={"outcome": outcome}))
+        self._store.scrapes.drop()
 
     def _stretch(self, now: float) -> tuple[float, float]:
         """From when to when the tier is watched before the hook: what a Prometheus has is there already."""

@@ -34,10 +34,11 @@ def samples_of(text: str, names: tuple[str, ...], t_s: float) -> Samples:
     """Samples of these exposed names, under canonical ones. ValueError when `text` is no exposition."""
     families = frozenset(_family(name) for name in names)
     found: Samples = {}
+    scraped_s = np.array([t_s])
     for samples in parse(text, families).families.values():
         for sample in samples:
             if sample.name in names and np.isfinite(sample.value):
-                found[key_of(sample.name, sample.labels)] = (np.array([t_s]), np.array([sample.value]))
+                found[key_of(sample.name, sample.labels)] = (scraped_s, np.array([sample.value]))
     return canonical_samples(found)
 
 
@@ -59,10 +60,15 @@ class ScrapeReader:
         self._timeout_s = scrape.timeout
         self._http = client(scrape.timeout, Access(api_key_env=scrape.token_env))
         self._pool = ThreadPoolExecutor(min(len(self._targets), MOST_AT_ONCE), thread_name_prefix="kvbench-scrape")
+        self._offset_s = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Our own clock stamps the samples."""
-        return time.time()
+        """Our own clock stamps the samples, as it was at the beginning: when it is set, they go on."""
+        return self._offset_s + time.monotonic()
+
+    def not_before(self, t_s: float) -> None:
+        """A gate before this one has stamped samples until then; ours come after them, whatever the clock says."""
+        self._offset_s += max(0.0, t_s - self.now())
 
     def read(self, since_s: float, until_s: float, stop: Callable[[], None]) -> Read:
         """One scrape of each; the times asked for do not matter."""
@@ -79,7 +85,7 @@ class ScrapeReader:
     def _scrape(self, target: tuple[str, str]) -> Samples | float:
         """Samples, or when it failed."""
         fetched = fetch(self._http, metrics_address(target[1]), self._timeout_s)
-        t_s = time.time()
+        t_s = self.now()
         try:
             found = samples_of(fetched.text, self._names, t_s) if fetched.text else {}
         except ValueError:

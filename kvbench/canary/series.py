@@ -34,22 +34,33 @@ STALE_INTERVALS = 5.0
 LEAST_STALE_S = 10.0
 
 
+_NOTHING = np.empty(0), np.empty(0)
+
+
 def key_of(name: str, labels: Mapping[str, str]) -> Key:
     """The key of a series by its own labels."""
     return name, tuple(sorted(labels.items()))
 
 
 def merge(old: Samples, new: Samples) -> Samples:
-    """Both, where `new` may repeat what `old` has; times that were known already are left out."""
+    """Both, where `new` may repeat what `old` has; times that were known already are left out.
+
+    Most series come in every scrape: those whose times are the same share one array of them.
+    """
     merged = dict(old)
+    first: dict[bytes, Floats] = {}
+    longer: dict[tuple[int, bytes], tuple[npt.NDArray[np.bool_], Floats]] = {}
     for key, (t_s, values) in new.items():
-        if key not in merged:
-            merged[key] = (t_s, values)
+        told = t_s.tobytes()
+        known_t, known = old.get(key, _NOTHING)
+        if not len(known_t):
+            merged[key] = first.setdefault(told, t_s), values
             continue
-        known_t, known = merged[key]
-        fresh = t_s > known_t[-1] if len(known_t) else np.ones(len(t_s), dtype=bool)
-        if fresh.any():
-            merged[key] = (np.concatenate([known_t, t_s[fresh]]), np.concatenate([known, values[fresh]]))
+        if (id(known_t), told) not in longer:
+            fresh = t_s > known_t[-1]
+            longer[id(known_t), told] = fresh, np.concatenate([known_t, t_s[fresh]])
+        fresh, times = longer[id(known_t), told]
+        merged[key] = times, np.concatenate([known, values[fresh]])
     return merged
 
 
@@ -91,9 +102,16 @@ class Replica:
         return np.sort(np.concatenate([self.failed_s, *down]))
 
     @cached_property
+    def up_s(self) -> Floats:
+        """Times at which Prometheus had an answer of it, whatever was in it."""
+        up = [t_s[values > 0] for (name, _), (t_s, values) in self.samples.items() if name == UP]
+        return np.sort(np.concatenate(up)) if up else np.empty(0)
+
+    @cached_property
     def last_sign_s(self) -> float:
         """The last scrape, whether it brought series or failed."""
-        return max((float(times[-1]) for times in (self.t_s, self.down_s) if len(times)), default=-np.inf)
+        signs = (self.t_s, self.up_s, self.down_s)
+        return max((float(times[-1]) for times in signs if len(times)), default=-np.inf)
 
     @property
     def _patience_s(self) -> float:
@@ -149,12 +167,18 @@ class Replica:
 
     @cached_property
     def restarts_s(self) -> Floats:
-        """When another process was first seen: its start is told anew."""
+        """When another process was first seen: its start is told anew, or by a series that came later.
+
+        The series of a pod that was replaced under its name carry another address.
+        """
         found: list[float] = []
+        first_s = float(self.t_s[0]) if len(self.t_s) else np.inf
         for name in STARTED:
             for key in self.keys(name):
                 t_s, values = self.samples[key]
                 found += t_s[1:][np.abs(np.diff(values)) > SAME_START_S].tolist()
+                if len(t_s) and min(t_s[0], values[0]) > first_s + SAME_START_S:
+                    found.append(float(t_s[0]))
         return np.unique(np.asarray(found, dtype=np.float64))
 
     @cached_property

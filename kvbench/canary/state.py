@@ -5,21 +5,15 @@ One directory a canary, locked while a gate runs. A gate that was killed goes on
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import hashlib
 import json
-import os
-import zlib
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvbench.canary.reading import Read
-from kvbench.canary.series import Samples, key_of
+from kvbench.canary.scrapes import ScrapeLog
 from kvbench.canary.told import ServerSays
 from kvbench.canary.verdict import CanaryVerdict, HookResult, Rollback
 from kvbench.engine.environment import kvbench_home
@@ -62,7 +56,9 @@ class GateState(BaseModel):
     outcome: str | None = None
     """Of a watch that has ended."""
     ended: CanaryVerdict | None = None
-    """What it ended with, where a gate started again only says it again: others were told, or ask for it."""
+    """What it ended with. A gate started again says it where others were told, or ask, or nobody has heard it."""
+    delivered: bool = True
+    """Whether whoever started the watch has had its verdict: killed at the very end, it is not lost."""
     ended_for_good: bool = False
     """A serving gate ended with it: it is answered until the file or the state is another one."""
 
@@ -86,7 +82,7 @@ class StateStore:
         self._directory = directory
         self._digest = digest(canary)
         self._file = directory / "state.json"
-        self._samples = directory / "scrapes"
+        self.scrapes = ScrapeLog(directory / "scrapes")
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock: IO[str] = (directory / "lock").open("a+", encoding="ascii")
@@ -122,7 +118,7 @@ class StateStore:
 
     def begin(self, started_s: float, planned_end_s: float, fired: HookResult | None = None) -> GateState:
         """A new watch; scrapes of an earlier one are dropped."""
-        self._samples.unlink(missing_ok=True)
+        self.scrapes.drop()
         state = GateState(canary=self._digest, started_s=started_s, planned_end_s=planned_end_s, fired=fired)
         self.save(state)
         return state
@@ -132,68 +128,6 @@ class StateStore:
         # Not by pydantic: it writes null for the open end of an interval.
         write_text(self._file, json.dumps(state.model_dump(by_alias=True), indent=1) + "\n")
 
-    def keep(self, read: Read, t_s: float) -> None:
-        """Append one round of scrapes, packed: fifty replicas every 15 s would fill gigabytes a day."""
-        samples = {
-            side: {name: _rows(samples) for name, samples in replicas.items()}
-            for side, replicas in read.samples.items()
-        }
-        entry = {"t": t_s, "samples": samples, "failed": read.failed}
-        try:
-            with self._samples.open("a+b") as file:
-                if _is_cut_off(file):
-                    file.write(b"\n")
-                file.write(_packed(entry) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise RecordError(
-                f"cannot write {self._samples}: {error.strerror or error}", do="free space"
-            ) from error
-
-    def kept(self) -> Iterator[tuple[Read, float]]:
-        """Every round of scrapes in order; one that was cut off is left out."""
-        try:
-            with self._samples.open("rb") as file:
-                for line in file:
-                    try:
-                        entry = json.loads(zlib.decompress(base64.b64decode(line)))
-                    except (ValueError, zlib.error):
-                        continue
-                    yield _read(entry), float(entry["t"])
-        except FileNotFoundError:
-            return
-
     def close(self) -> None:
         """Let the next gate have it."""
         self._lock.close()
-
-
-def _is_cut_off(file: IO[bytes]) -> bool:
-    """Whether its last line was not written to its end."""
-    if file.seek(0, os.SEEK_END) == 0:
-        return False
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) != b"\n"
-
-
-def _packed(entry: Mapping[str, object]) -> bytes:
-    """One line without a line's end in it."""
-    return base64.b64encode(zlib.compress(json.dumps(entry, separators=(",", ":")).encode()))
-
-
-def _rows(samples: Samples) -> list[list[object]]:
-    return [[key[0], dict(key[1]), float(t_s[-1]), float(values[-1])] for key, (t_s, values) in samples.items()]
-
-
-def _read(entry: dict[str, dict[str, dict[str, list[list[object]]]]]) -> Read:
-    samples: dict[str, dict[str, Samples]] = {}
-    for side, replicas in entry["samples"].items():
-        samples[side] = {}
-        for name, rows in replicas.items():
-            found: Samples = {}
-            for exposed, labels, t_s, value in rows:
-                key = key_of(str(exposed), labels)  # type: ignore[arg-type]
-                found[key] = (np.array([t_s], dtype=np.float64), np.array([value], dtype=np.float64))
-            samples[side][name] = found
-    return Read(samples, entry["failed"])  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ class Scrape(SpecModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Scrape:
-        both = [*self.baseline, *self.candidate]
+        both = [url.removesuffix("/metrics") for url in (*self.baseline, *self.candidate)]
         for url in both:
             if both.count(url) > 1:
                 raise Misfit((("candidate",), f"{url} is given twice"))

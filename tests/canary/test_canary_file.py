@@ -70,6 +70,15 @@ class TestAFile:
         assert loaded.canary.has_baseline
         assert loaded.names == ("http://127.0.0.1:8001/metrics", "http://127.0.0.1:8000")
 
+    @pytest.mark.parametrize("again", ["http://127.0.0.1:8000", "http://127.0.0.1:8000/metrics"])
+    def test_may_not_name_a_server_twice(self, tmp_path: Path, again: str) -> None:
+        text = (
+            f"name: c\nscrape: {{candidate: ['http://127.0.0.1:8000/'], baseline: ['{again}']}}\n"
+            "candidate: {}\nrules: {guardrails: [{id: e, metric: error_rate, max: 1%}]}\n"
+        )
+        with pytest.raises(InputError, match=r"http://127\.0\.0\.1:8000 is given twice"):
+            load_canary(written(tmp_path, text))
+
     @pytest.mark.parametrize(
         ("old", "new", "words"),
         [

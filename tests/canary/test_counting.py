@@ -65,6 +65,13 @@ class TestGrowth:
         replica = Replica("r", series("process_start_time_seconds", [100, 100.01, 100.0, 160]))
         assert replica.restarts_s.tolist() == [3.0]
 
+    def test_a_start_that_is_told_by_a_series_that_came_later_is_a_restart(self) -> None:
+        old = series("process_start_time_seconds", [50, 50, 50], [100, 115, 130], instance="a")
+        new = series("process_start_time_seconds", [140, 140], [145, 160], instance="b")
+        assert Replica("r", {**old, **new}).restarts_s.tolist() == [145.0]
+        beside = series("process_start_time_seconds", [60, 60], [145, 160], instance="b")
+        assert Replica("r", {**old, **beside}).restarts_s.tolist() == []
+
     def test_merging_leaves_out_what_is_known(self) -> None:
         old, new = series("a", [1, 2], [0, 1]), series("a", [2, 3], [1, 2])
         t_s, values = merge(old, new)[key_of("a", {})]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -178,9 +180,9 @@ def server() -> Iterator[str]:
     thread.join()
 
 
-def test_tensorrt_llm_is_scraped_where_it_tells_its_metrics(tmp_path: Path, server: str) -> None:
-    file = tmp_path / "canary.yaml"
-    url = f"{server}/prometheus/metrics"
+@contextmanager
+def scraping(folder: Path, url: str) -> Iterator[ScrapeReader]:
+    file = folder / "canary.yaml"
     file.write_text(
         f'name: c\nscrape: {{candidate: ["{url}"]}}\ncandidate: {{}}\n'
         "rules: {guardrails: [{id: e, metric: error_rate, max: 1%}]}\n"
@@ -189,8 +191,37 @@ def test_tensorrt_llm_is_scraped_where_it_tells_its_metrics(tmp_path: Path, serv
     assert canary.scrape is not None
     reader = ScrapeReader(canary, canary.scrape, wanted_names(canary.rules))
     try:
-        found = reader.read(0.0, 0.0, lambda: None).samples["candidate"][url]
+        yield reader
     finally:
         reader.close()
+
+
+def test_tensorrt_llm_is_scraped_where_it_tells_its_metrics(tmp_path: Path, server: str) -> None:
+    url = f"{server}/prometheus/metrics"
+    with scraping(tmp_path, url) as reader:
+        found = reader.read(0.0, 0.0, lambda: None).samples["candidate"][url]
     assert of(found, "engine_ttft_count") == 3 * PER_STEP
     assert of(found, "prompt_tokens_by_source") == 100 * 3 * PER_STEP
+
+
+def moment(found: Read, url: str) -> float:
+    """The time of the one scrape."""
+    (t_s,) = {float(times[-1]) for times, _ in found.samples["candidate"][url].values()}
+    return t_s
+
+
+def test_a_clock_that_is_set_back_stops_no_watch(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scrapes of an hour would be taken for known ones, and then what grew in it for the growth of one step."""
+    url = f"{server}/prometheus/metrics"
+    with scraping(tmp_path, url) as reader:
+        before = moment(reader.read(0.0, 0.0, lambda: None), url)
+        set_back = time.time() - 3600.0
+        monkeypatch.setattr(time, "time", lambda: set_back)
+        after = moment(reader.read(0.0, 0.0, lambda: None), url)
+        assert 0 < after - before < 60
+        assert 0 <= reader.now() - after < 60
+    with scraping(tmp_path, url) as again:  # as of a gate that was started again meanwhile
+        again.not_before(after)
+        assert 0 < moment(again.read(0.0, 0.0, lambda: None), url) - after < 60

@@ -74,11 +74,15 @@ class Stored:
         return self.clock.t
 
     def read(self, since_s: float, until_s: float, stop: Callable[[], None]) -> Read:
+        stop()
         self.asked.append((since_s, until_s))
         found = {}
         for side, each in self.groups.items():
             found[side] = {r.name: r.within(since_s, until_s).samples for r in each.replicas}
         return Read(found)
+
+    def not_before(self, t_s: float) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -123,7 +127,9 @@ def gate(
     canary = canary or loaded(folder)
     store = StateStore(folder / "state", canary.canary)
     try:
-        yield Gate(canary, reader, store, Times(for_s, every_s), keeps_verdict=serves, sleep=reader.clock.sleep)
+        it = Gate(canary, reader, store, Times(for_s, every_s), keeps_verdict=serves, sleep=reader.clock.sleep)
+        yield it
+        it.delivered()
     finally:
         store.close()
 
