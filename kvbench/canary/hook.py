@@ -17,6 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from typing import BinaryIO
 
 import httpx
 
@@ -74,24 +75,38 @@ def fire(
 
 def _run(breach: OnBreach, body: bytes) -> tuple[str, str]:
     argv = breach.hook or []
-    try:
-        # A session of its own: Ctrl-C on the gate must not stop a rollback halfway.
-        process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-    except OSError as error:
-        return "failed", f"{argv[0]} cannot be run: {error.strerror or error}"
-    try:
-        out, err = process.communicate(body, timeout=breach.timeout)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what it started, too
-        process.communicate()
-        return "failed", f"{argv[0]} did not end within {breach.timeout:g} s and was killed"
-    said = plain((err or out).decode("utf-8", "replace").strip()[-SHOWN:])
-    if process.returncode != 0:
-        return "failed", f"{argv[0]} ended with {process.returncode}" + (f": {said}" if said else "")
+    # Files, not pipes: what a hook has started may hold a pipe open long after the hook itself has ended.
+    with _in_memory() as told, _in_memory() as out, _in_memory() as err:
+        told.write(body)
+        told.seek(0)
+        try:
+            # A session of its own: Ctrl-C on the gate must not stop a rollback halfway.
+            process = subprocess.Popen(argv, stdin=told, stdout=out, stderr=err, start_new_session=True)
+        except OSError as error:
+            return "failed", f"{argv[0]} cannot be run: {error.strerror or error}"
+        try:
+            code = process.wait(breach.timeout)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it started, too
+            process.wait()
+            return "failed", f"{argv[0]} did not end within {breach.timeout:g} s and was killed"
+        said = _end_of(err) or _end_of(out)
+    if code != 0:
+        return "failed", f"{argv[0]} ended with {code}" + (f": {said}" if said else "")
     return "done", f"{argv[0]} ended with 0"
+
+
+def _in_memory() -> BinaryIO:
+    """A file that needs no disk: a gate's own may be read-only."""
+    return os.fdopen(os.memfd_create("kvbench-hook"), "w+b", buffering=0)
+
+
+def _end_of(file: BinaryIO) -> str:
+    """What was said last; read without moving the place where others may still write."""
+    size = os.fstat(file.fileno()).st_size
+    tail = os.pread(file.fileno(), 4 * SHOWN, max(0, size - 4 * SHOWN))
+    return plain(tail.decode("utf-8", "replace").strip()[-SHOWN:])
 
 
 def _post(
