@@ -20,6 +20,7 @@ class FindingKind(StrEnum):
     """In the order in which they are reported: the first ones explain the later ones."""
 
     UNREACHABLE = "metrics-unreachable"
+    OVERLAP = "selections-overlap"
     MISSING = "series-missing"
     DOWN = "scrape-failed"
     STALE = "series-stale"
@@ -34,6 +35,7 @@ class FindingKind(StrEnum):
 
 _CLEAN = {
     FindingKind.UNREACHABLE: "metrics could be read throughout",
+    FindingKind.OVERLAP: "no server is in both selections",
     FindingKind.MISSING: "every series that the rules need is there",
     FindingKind.DOWN: "every replica answers its scrapes",
     FindingKind.STALE: "every series goes on",

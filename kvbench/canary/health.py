@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from kvbench.canary.families import LATENCY_FAMILIES, PROMPT, REFUSED, shown
+from kvbench.canary.families import FINISHED, GENERATED, LATENCY_FAMILIES, PROMPT, REFUSED, shown
 from kvbench.canary.findings import CanaryFinding, FindingKind
 from kvbench.canary.observed import Observed
 from kvbench.canary.series import Group, Replica
 from kvbench.canary.warm import Warmth
 from kvbench.judge import wording
 from kvbench.judge.sustained import EVALUABLE, FEWEST_REQUESTS
+from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.rules import LATENCIES, Rule
 
 __all__ = ["check_health", "clock", "names_compared"]
@@ -32,7 +33,7 @@ def check_health(
     seen: Observed, judged: Sequence[Group], warm: dict[tuple[str, str], Warmth]
 ) -> list[CanaryFinding]:
     """Everything that is to be said. `judged` holds the same groups without what came before they were warm."""
-    findings = [*_unreachable(seen)]
+    findings = [*_unreachable(seen), *_overlap(seen)]
     for group in seen.groups:
         side = "candidate" if group is seen.candidate else "baseline"
         findings += _missing(seen, group, side)
@@ -50,13 +51,36 @@ def _unreachable(seen: Observed) -> Iterator[CanaryFinding]:
         yield CanaryFinding(FindingKind.UNREACHABLE, f"metrics cannot be read since {clock(first.t_s)}: {last.why}")
 
 
-def _needed(seen: Observed) -> dict[str, str]:
-    """Canonical series → what needs it."""
+def _overlap(seen: Observed) -> Iterator[CanaryFinding]:
+    """The same series on both sides: whatever the candidate does, the baseline does a part of it as well."""
+    if seen.baseline is None:
+        return
+    theirs = {replica.name: replica.samples.keys() for replica in seen.baseline.replicas}
+    both = [each.name for each in seen.candidate.replicas if each.samples.keys() & theirs.get(each.name, set())]
+    if both:
+        text = f"{wording.listed(both)} in both selections; have the baseline's labels leave the candidate out"
+        yield CanaryFinding(FindingKind.OVERLAP, text)
+
+
+def _needed(seen: Observed, side: str) -> dict[str, str]:
+    """Canonical series → what needs it. A baseline that nothing is held against need not have gauges of a tier."""
     needed = {LATENCY_FAMILIES["ttft"] + "_count": "the number of requests"}
     for rule in (*seen.rules.guardrails, *seen.rules.benefits):
-        if rule.metric in LATENCIES and rule.class_ == "all":
-            needed[LATENCY_FAMILIES[rule.metric] + "_bucket"] = f"rule {rule.id}"
+        name = _series_of(rule.metric) if rule.class_ == "all" else None
+        spared = side == "baseline" and rule.metric in ENGINE_METRICS and not names_compared([rule])
+        if name is not None and not spared:
+            needed[name] = f"rule {rule.id}"
     return needed
+
+
+def _series_of(metric: str) -> str | None:
+    """What every replica must tell for a rule on this metric; None where an engine may have had no event yet."""
+    if metric in LATENCIES:
+        return LATENCY_FAMILIES[metric] + "_bucket"
+    known = ENGINE_METRICS.get(metric)
+    if known is not None:
+        return metric if known.kind == "gauge" else None
+    return {"error_rate": FINISHED, "throughput_tokens": GENERATED, "source_share": PROMPT}.get(metric)
 
 
 def _missing(seen: Observed, group: Group, side: str) -> Iterator[CanaryFinding]:
@@ -64,7 +88,12 @@ def _missing(seen: Observed, group: Group, side: str) -> Iterator[CanaryFinding]
     if not served:
         yield CanaryFinding(FindingKind.MISSING, f"{side}: no series match {group.name}")
         return
-    for name, why in _needed(seen).items():
+    others = (replica for replica in group.replicas if not len(replica.t_s))
+    mute = [replica.name for replica in others if np.any(replica.up_s > seen.start_s)]
+    if mute:
+        text = f"{side}: no series of an engine from {wording.listed(mute)}, though scraped without a fault"
+        yield CanaryFinding(FindingKind.MISSING, text)
+    for name, why in _needed(seen, side).items():
         lacking = [replica.name for replica in served if not replica.has(name)]
         if lacking:
             text = f"{side}: {wording.listed(lacking)} without {shown(name)}: {why}"

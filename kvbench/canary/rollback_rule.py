@@ -35,6 +35,8 @@ class _Seen:
     most: Watched
     alone: tuple[str, ...]
     """Replicas that fire by themselves."""
+    heard: bool
+    """Whether there was any request in the latest `for`; without one its share is no figure."""
 
     @property
     def fired(self) -> Moment | None:
@@ -78,7 +80,7 @@ def judge_sustained(
         candidate=_largest(mine),
         unit="fraction",
         limit=firing_share(rule.quantile or 0.0),
-        windows=_rows(mine.least),
+        windows=_rows(mine),
         text=f"{_words(rule, sustained)}{why}",
     )
 
@@ -99,7 +101,13 @@ def _watched(rule: Guardrail, sustained: Sustained, seen: Observed, group: Group
     )
     least = watched(known, most=False)
     exact = all(counts.exact for counts in known)
-    return _Seen(least, least if exact else watched(known, most=True), alone)
+    heard = bool(least.moments) and any(_any_since(counts, least.moments[-1].t_s, sustained) for counts in known)
+    return _Seen(least, least if exact else watched(known, most=True), alone, heard)
+
+
+def _any_since(counts: Counts, t_s: float, sustained: Sustained) -> bool:
+    """Whether there is a sample in the `for` up to a moment."""
+    return bool(np.any(counts.samples[(counts.t_s > t_s - sustained.for_s) & (counts.t_s <= t_s)]))
 
 
 def _might_fire(counts: Counts, rule: Guardrail, sustained: Sustained) -> bool:
@@ -160,19 +168,20 @@ def _largest(seen: _Seen) -> float | None:
     return seen.least.worst.for_share if seen.least.worst else None
 
 
-def _rows(watched: Watched) -> list[dict[str, float | str | None]]:
+def _rows(seen: _Seen) -> list[dict[str, float | str | None]]:
     """The moment it fired, else its worst one; and the latest."""
+    watched = seen.least
     decisive = watched.fired or watched.worst
-    rows = [] if decisive is None else [_row(decisive, "fired" if watched.fired else "worst")]
-    return [*rows, _row(watched.moments[-1], "latest")] if watched.moments else rows
+    rows = [] if decisive is None else [_row(decisive, "fired" if watched.fired else "worst", heard=True)]
+    return [*rows, _row(watched.moments[-1], "latest", heard=seen.heard)] if watched.moments else rows
 
 
-def _row(moment: Moment, at: str) -> dict[str, float | str | None]:
+def _row(moment: Moment, at: str, *, heard: bool) -> dict[str, float | str | None]:
     return {
         "at": at,
         "t_s": moment.t_s,
-        "for_share": moment.for_share,
-        "window_share": moment.window_share,
+        "for_share": moment.for_share if heard else None,
+        "window_share": moment.window_share if moment.requests else None,
         "requests": float(moment.requests),
         "requests_over": float(moment.requests_over),
         "fired": "yes" if at == "fired" else "no",

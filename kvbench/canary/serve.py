@@ -164,7 +164,8 @@ def _rules(gate: str, verdict: CanaryVerdict, gauge) -> None:  # type: ignore[no
         if latest is not None and result.limit is not None:
             firing.labels(gate, result.rule).set(result.limit)
             for stretch in ("for", "window"):
-                share.labels(gate, result.rule, stretch).set(float(latest[f"{stretch}_share"] or 0.0))
+                if (seen := latest[f"{stretch}_share"]) is not None:  # without requests there is none, not zero
+                    share.labels(gate, result.rule, stretch).set(float(seen))
 
 
 def _traffic(gate: str, verdict: CanaryVerdict, gauge, counter) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - see exposed

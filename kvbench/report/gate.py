@@ -16,6 +16,7 @@ from rich.text import Text
 from kvbench.canary.rollback import progress_line
 from kvbench.canary.verdict import CanaryVerdict, ReplicaRow
 from kvbench.judge.verdict import Outcome, RuleResult
+from kvbench.report.markdown import escaped
 from kvbench.report.plain import plain
 from kvbench.report.rollback import junit_text, rollback_cases, rollback_paragraphs
 from kvbench.report.terminal import STATUS_TONES, TONES
@@ -212,5 +213,4 @@ def render_gate_markdown(verdict: CanaryVerdict, canary: str) -> str:
 
 
 def _cell(text: str) -> str:
-    escaped = plain(text).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return escaped.replace("|", "\\|").replace("`", "\\`")
+    return escaped(plain(text))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import socket
 import struct
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -20,6 +22,7 @@ from kvbench.canary.serve import GateServer, parse_address, verdict_document
 from kvbench.canary.verdict import CanaryVerdict, ProofPart, Rollback
 from kvbench.dashboards import gate_series
 from kvbench.errors import InputError, RunError
+from kvbench.judge.verdict import Outcome
 from kvbench.report.gate import GateView, render_gate_junit, render_gate_markdown, show_gate
 from tests.canary.build import P99, SUSTAINED, Truth, group, observed, rules
 
@@ -78,9 +81,22 @@ def test_junit_is_red_for_what_must_not_stay_and_skips_what_is_unknown() -> None
 def test_markdown_is_a_summary_whose_cells_hold_foreign_text() -> None:
     text = render_gate_markdown(NO_GO, "c")
     assert text.startswith("## ✘ NO_GO")
-    assert "c\\|anary-0" in text
-    widths = {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("| candidate")}
+    assert "c&#124;anary-0" in text
+    widths = {line.count("|") for line in text.splitlines() if line.startswith("| candidate")}
     assert widths == {6}
+
+
+def test_names_of_servers_are_no_markup() -> None:
+    """A label's value is anybody's: an image of somebody else's, a link, a mention, a control code, another row."""
+    foreign = "![x](http://evil/p.png) @all <b> \x1b[31m\n| x | `y"
+    verdict = judge_canary(observed(group(foreign, Truth(), seconds=300.0), seconds=300.0, asked=rules(P99)))
+    verdict = verdict.model_copy(update={"candidate": foreign, "reasons": [foreign]})
+    text = render_gate_markdown(verdict, "c")
+    assert not re.search(r"(?<!\\)!|(?<!\\)\[|http://|@|<b>|\x1b|(?<!\\)`", text.partition("\n")[2])
+    assert {line.count("|") for line in text.splitlines() if line.startswith("| candidate")} == {6}
+    root = ET.fromstring(render_gate_junit(verdict, foreign.partition(" ")[0]))
+    assert root[0].get("name", "").startswith("![x](http://evil/p.png) @all <b> \N{REPLACEMENT CHARACTER}[31m")
+    assert json.loads(json.dumps(verdict_document(verdict)))["candidate"] == foreign
 
 
 @pytest.mark.parametrize(
@@ -134,6 +150,36 @@ class TestServing:
         # What the dashboards ask for is what is told.
         names = {value for name, value in vars(gate_series).items() if name.isupper()}
         assert names <= {sample.name for sample in samples}
+
+    def test_tells_no_share_where_there_was_no_request(self) -> None:
+        """Zero would look as if all were within the budget."""
+        silent = group("c", Truth(per_s=0.0), seconds=900.0)
+        verdict = judge_canary(observed(silent, seconds=900.0, planned_s=1800.0, asked=rules(SUSTAINED)))
+        with GateServer("127.0.0.1", 0, "g", every_s=15.0, armed=False) as server:
+            server.show(replace(server.seen, verdict=verdict))
+            _, text = fetched(f"{server.address}/metrics")
+            document = json.loads(fetched(f"{server.address}/verdict")[1])
+        assert "kvbench_gate_share_over_budget{" not in text
+        assert "kvbench_gate_firing_share{" in text
+        (latest,) = next(each for each in document["rules"] if each["rule"] == "sustained")["windows"]
+        assert (latest["for_share"], latest["window_share"], latest["requests"]) == (None, None, 0.0)
+
+    def test_answers_many_at_a_time_and_each_with_one_verdict(self) -> None:
+        with GateServer("127.0.0.1", 0, "g", every_s=15.0, armed=False) as server, ThreadPoolExecutor(32) as pool:
+            verdicts = (GO, NO_GO)
+            server.show(replace(server.seen, verdict=GO))
+            paths = ["/verdict", "/metrics", "/verdict/GO"]
+            asked = [pool.submit(fetched, server.address + paths[n % len(paths)]) for n in range(240)]
+            for n in range(60):
+                server.show(replace(server.seen, verdict=verdicts[n % 2]))
+            answers = [each.result() for each in asked]
+        assert {status for status, _ in answers} <= {200, 409}
+        for status, body in answers[::3]:
+            document = json.loads(body)
+            assert status == 200
+            assert document["exit_code"] == Outcome(document["verdict"]).exit_code
+        for _, body in answers[1::3]:
+            assert len(re.findall(r"^kvbench_gate_verdict\{.*\} 1\.0$", body, re.MULTILINE)) == 1
 
     def test_takes_a_port_or_an_address_and_nothing_else(self) -> None:
         assert parse_address("9109") == ("127.0.0.1", 9109)

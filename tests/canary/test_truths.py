@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kvbench.canary.judge import judge_canary
 from kvbench.canary.observed import Observed, Unread
+from kvbench.canary.series import Group, Replica, Samples, key_of
 from kvbench.canary.verdict import CanaryVerdict
 from kvbench.judge.verdict import Outcome, RuleResult
 from tests.canary.build import ERRORS, P99, SUSTAINED, T0, TTFT, Truth, group, observed, rules
@@ -138,6 +140,56 @@ class TestWhatIsNotKnown:
         assert verdict.verdict is Outcome.INCONCLUSIVE
         assert verdict.exit_code == 3
         assert rule(verdict, finding).status == "unknown", name
+
+    def test_is_a_replica_that_is_up_and_tells_nothing(self) -> None:
+        seen = candidate(Truth(), asked=ALL)
+        times = seen.candidate.replicas[0].t_s
+        mute = Replica("canary-1", {key_of("up", {}): (times, np.ones(len(times)))})
+        told = replace(seen, candidate=Group("canary", (*seen.candidate.replicas, mute)))
+        verdict = judge_canary(told)
+        assert verdict.verdict is Outcome.INCONCLUSIVE
+        assert "no series of an engine from canary-1" in rule(verdict, "series-missing").text
+
+    @pytest.mark.parametrize(
+        ("without", "asked"),
+        [
+            ("vllm:request_success", ERRORS),
+            ("vllm:generation_tokens", {"id": "it", "metric": "throughput_tokens", "min": 1}),
+            ("vllm:num_requests_waiting", {"id": "it", "metric": "requests_waiting", "max": 9}),
+        ],
+    )
+    def test_of_one_replica_is_not_what_the_others_tell(self, without: str, asked: dict[str, object]) -> None:
+        told = candidate(Truth(), Truth(without=without), asked=rules(SUSTAINED, asked))
+        assert judge_canary(candidate(Truth(), Truth(), asked=rules(SUSTAINED, asked))).verdict is Outcome.GO
+        verdict = judge_canary(told)
+        assert verdict.verdict is Outcome.INCONCLUSIVE
+        assert f"canary-1 without {verdict.reasons[0].split(' without ')[1].split()[0]}" in verdict.reasons[0]
+        assert rule(verdict, "series-missing").status == "unknown"
+
+    def test_is_what_the_baseline_is_where_the_candidate_is_part_of_it(self) -> None:
+        seen = candidate(Truth(), asked=ALL)
+        assert seen.baseline is not None
+        whole = Group("all", (*seen.baseline.replicas, *seen.candidate.replicas))
+        verdict = judge_canary(replace(seen, baseline=whole))
+        assert verdict.verdict is Outcome.INCONCLUSIVE
+        assert "canary-0 in both selections" in rule(verdict, "selections-overlap").text
+
+    def test_is_a_pod_that_was_replaced_under_its_name(self) -> None:
+        """Where `replica` names a pod: series of the new one carry another address."""
+
+        def moved(one: Replica) -> Replica:
+            samples: Samples = {}
+            for (name, labels), (t_s, values) in one.samples.items():
+                anew = t_s >= T0 + 900
+                for address, part in (("10.0.0.1:8000", ~anew), ("10.0.0.2:8000", anew)):
+                    samples[key_of(name, {**dict(labels), "instance": address})] = (t_s[part], values[part])
+            return Replica(one.name, samples)
+
+        seen = candidate(Truth(restart_at=900), asked=ALL)
+        verdict = judge_canary(replace(seen, candidate=seen.candidate.each(moved)))
+        assert verdict.verdict is Outcome.INCONCLUSIVE
+        assert "canary-0 restarted" in rule(verdict, "engine-restarted").text
+        assert [row.restarts for row in verdict.replicas] == [1, 0]
 
     def test_a_minute_without_scrapes_is_said_and_outlived(self) -> None:
         verdict = judge_canary(candidate(Truth(gap=(600, 660))))
