@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,12 +14,14 @@ import pytest
 import typer
 import yaml
 
+from kvbench.canary.judge import judge_canary
 from kvbench.canary.serve import GateServer
 from kvbench.cli import app
 from kvbench.ending import LATER
 from kvbench.spec.canary import load_canary
 from kvbench.spec.loading import load_profile
 from kvbench.spec.shipped import shipped_folder
+from tests.canary.build import Truth, group, observed
 
 DEPLOY = shipped_folder("deploy")
 FILES = sorted(path.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("*.y*ml"))
@@ -227,6 +230,24 @@ def test_the_gate_answers_as_flagger_asks() -> None:
         undecided = {word: client.post(f"/verdict/{word}", json={"name": "vllm"}).status_code for word in VERDICTS}
         assert undecided == {"INCONCLUSIVE": 200, "GO": 409, "NO_GO": 409, "INVALID": 409}
         assert client.get("/verdict/GO").status_code == 409
+
+
+def test_a_gate_that_cannot_read_is_still_ready_to_say_what_it_knows() -> None:
+    """Its pod must not leave the service meanwhile: five answers that fail abort a rollout of Argo."""
+    probes = list(values(documents("kubernetes/gate.yaml"), "readinessProbe"))
+    (path,) = (probe["httpGet"]["path"] for probe in probes)  # type: ignore[index]
+    asked = [str(web["url"]) for web in values(documents("argo-rollouts/analysis-template.yaml"), "web")]  # type: ignore[index]
+    with (
+        GateServer("127.0.0.1", 0, "g", every_s=15, armed=False) as gate,
+        httpx.Client(base_url=gate.address) as client,
+    ):
+        assert client.get(path).status_code == 503, "nothing was judged yet"
+        blind = judge_canary(observed(group("c", Truth(), seconds=60), seconds=60))
+        gate.show(replace(gate.seen, verdict=blind, reads_failed=99, last_read_s=None))
+        assert client.get("/healthz").status_code == 503
+        assert client.get(path).status_code == 200
+        told = [client.get(url.removeprefix("{{args.gate}}")).json()["verdict"] for url in asked]
+        assert told == ["INCONCLUSIVE"]
 
 
 def test_profiles_within_the_examples_are_profiles(tmp_path: Path) -> None:
