@@ -1,12 +1,14 @@
 """Which recorded runs to delete, by age and by size, and deleting them. The history itself is never touched.
 
-Only folders that hold a run.json of kvbench with the folder's own name go; whatever else lies there stays.
+Only folders go that hold a run.json of kvbench with the folder's own name, and nothing but what a run is made of.
+Whatever else lies there stays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +17,13 @@ from pathlib import Path
 
 from kvbench.errors import InputError
 from kvbench.history.store import FOLDER, read
+from kvbench.judge.wording import listed
 from kvbench.record.run_directory import RunDirectory
 
 __all__ = ["Old", "Pruning", "carry_out", "plan_pruning"]
 
+PARTS = re.compile(r"run\.json|verdict\.json|report\.(md|html)|junit\.xml|arms|schedules|plan-.+\.json")
+"""What lies in the folder of a run. While a file is being written, its name has a dot before and more behind it."""
 BLOCK_BYTES = 512
 """Unit of st_blocks, whatever the file system's own block is: stat(2)."""
 
@@ -72,6 +77,9 @@ def _run(path: Path, recorded: set[str]) -> Old:
     if path.is_symlink() or not path.is_dir():
         raise InputError("not a folder of its own")
     run = RunDirectory.open(path)
+    others = [each.name for each in sorted(path.iterdir()) if not _is_part(each.name)]
+    if others:
+        raise InputError(f"it holds {listed(others)}, which kvbench did not put there")
     manifest = run.read_manifest()
     if manifest.run_id != path.name:
         raise InputError(f"its run.json is that of {manifest.run_id}")
@@ -80,6 +88,10 @@ def _run(path: Path, recorded: set[str]) -> Old:
     except ValueError:
         raise InputError("its run.json holds no date") from None
     return Old(path, created, _size(path), "", path.name in recorded)
+
+
+def _is_part(name: str) -> bool:
+    return PARTS.fullmatch(name[1:].rpartition(".")[0] if name.startswith(".") else name) is not None
 
 
 def _size(path: Path) -> int:

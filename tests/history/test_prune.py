@@ -62,12 +62,16 @@ def test_what_kvbench_did_not_make_is_left_alone(results: Path, tmp_path_factory
     (results / "like a run").mkdir()
     (results / "like a run" / "run.json").write_text(json.dumps({"schema": 1}))
     leave_run(results, Recorded(30)).rename(results / "renamed")
-    done = carry_out(plan_pruning(results, NOW, 0, 1))
-    assert {path.name for path in results.iterdir()} == {
-        "photos", "notes.txt", "link", "like a run", "renamed", "history",
-    }  # fmt: skip
+    noted = leave_run(results, Recorded(31))
+    (noted / "my notes.txt").write_text("mine")
+    for name in ("verdict.json", "report.md", "junit.xml", "plan-tiered.json", ".run.json.abc123"):
+        (results / Recorded(1).name / name).write_text("of a run")
+    done = carry_out(plan_pruning(results, NOW, -40 * DAY_S, 1))
+    left = {"photos", "notes.txt", "link", "like a run", "renamed", noted.name}
+    assert {path.name for path in results.iterdir()} == {*left, "history"}
     assert outside.exists()
-    assert {path.name for path, _ in done.untouched} == {"photos", "notes.txt", "link", "like a run", "renamed"}
+    assert {path.name for path, _ in done.untouched} == left
+    assert dict(done.untouched)[noted] == "it holds my notes.txt, which kvbench did not put there"
 
 
 def test_a_run_that_is_being_recorded_stays(results: Path) -> None:
