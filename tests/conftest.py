@@ -21,6 +21,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 WITH_ENGINES = (
     *("engine/", "truths/", "cli/test_attached_engines.py", "cli/test_broken_inputs.py"),
     *("cli/test_chat_comparison.py", "cli/test_lmcache_comparison.py", "cli/test_signals.py"),
+    "dashboards/test_embedded_queries.py",
 )
 """Tests that start engines: one after the other, so that none share the cores or look at each other's remains."""
 

@@ -21,7 +21,7 @@ from kvbench.engine.ports import free_port
 from tests.canary.prometheus_tools import Running, running
 from tests.cli.invoke import Answer, kvbench_here
 
-__all__ = ["LOAD_S", "PER_S", "TRACKS", "Field", "driven", "in_the_field"]
+__all__ = ["LOAD_S", "PER_S", "TRACKS", "Field", "driven", "emulated", "in_the_field", "wait_for_answer"]
 
 LOAD_S = 16.0
 """Before the first look; the load goes on while there are looks."""
@@ -141,32 +141,39 @@ class Field:
 
 
 @contextmanager
-def _served(track: str, folder: Path) -> Iterator[int]:
-    port = free_port()
-    profile: dict[str, object] = {
-        "name": track,
+def emulated(name: str, folder: Path, port: int, tiers: dict[str, object], **more: object) -> Iterator[None]:
+    """An emulated engine without noise as a server of its own; `more` are further keys of its `engine`."""
+    profile = {
+        "name": name,
         "engine": {
             "kind": "emulated",
             "model": "tiny",
             "args": {"max-model-len": 4096},
             "emulation": {"noise": {"launch": 0, "level": 0, "step": 0}},
+            **more,
         },
-        "tiers": {"device": {"blocks": 256}},
+        "tiers": tiers,
     }
-    if TRACKS[track].inject:
-        profile["engine"]["inject"] = TRACKS[track].inject  # type: ignore[index]
-    file = folder / f"{track}.json"
-    file.write_text(json.dumps({"profile": profile, "label": track}))
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps({"profile": profile, "label": name}))
     argv = [sys.executable, "-m", "kvbench.engine.emulated.server", "--config", str(file), "--port", str(port)]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield port
+        yield
     finally:
         process.kill()
         process.wait()
 
 
-def _wait_for(url: str) -> None:
+@contextmanager
+def _served(track: str, folder: Path) -> Iterator[int]:
+    port, inject = free_port(), TRACKS[track].inject
+    more: dict[str, object] = {"inject": inject} if inject else {}
+    with emulated(track, folder, port, {"device": {"blocks": 256}}, **more):
+        yield port
+
+
+def wait_for_answer(url: str) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1):
@@ -261,7 +268,7 @@ def in_the_field(folder: Path) -> Iterator[Field]:
     with ExitStack() as stack:
         ports = {track: stack.enter_context(_served(track, folder)) for track in TRACKS}
         for port in ports.values():
-            _wait_for(f"http://127.0.0.1:{port}/health")
+            wait_for_answer(f"http://127.0.0.1:{port}/health")
         pair = {track: ports[track] for track in ("stable", "good")}
         embedded_port = free_port()
         jobs = _job("all", {**ports, "embedded": embedded_port}) + _job("mute", {"mute": ports["good"]}, NO_BUCKETS)

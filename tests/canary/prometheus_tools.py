@@ -1,4 +1,5 @@
-"""Where tests find a real Prometheus and its promtool: on the PATH, else Debian's package unpacked in KVBENCH_HOME.
+"""Where tests find a real Prometheus, its promtool and a node_exporter: on the PATH, else in KVBENCH_HOME, where
+Debian's packages are unpacked.
 
 Nothing is installed into the system. Without either the tests that ask skip; under `CI=true` they fail.
 """
@@ -21,17 +22,22 @@ from kvbench.engine.environment import kvbench_home
 from kvbench.engine.ports import free_port
 from tests.missing import missing
 
-__all__ = ["Running", "prometheus", "promtool", "running"]
+__all__ = ["Running", "node_exporter", "prometheus", "promtool", "running"]
 
 
 def promtool() -> Path:
     """The program that checks and tests rules."""
-    return _program("promtool")
+    return _program("promtool", "prometheus")
 
 
 def prometheus() -> Path:
     """The server."""
-    return _program("prometheus")
+    return _program("prometheus", "prometheus")
+
+
+def node_exporter() -> Path:
+    """What tells of a host."""
+    return _program("prometheus-node-exporter", "prometheus-node-exporter")
 
 
 class Running:
@@ -81,13 +87,13 @@ def running(folder: Path, configuration: str) -> Iterator[Running]:
 
 
 @cache
-def _program(name: str) -> Path:
+def _program(name: str, package: str) -> Path:
     if (found := shutil.which(name)) is not None:
         return Path(found)
-    folder = kvbench_home() / "tools" / "prometheus"
+    folder = kvbench_home() / "tools" / package
     program = folder / "usr" / "bin" / name
     with _one_at_a_time(folder):
-        if not program.is_file() and (reason := _unpack(folder)) is not None:
+        if not program.is_file() and (reason := _unpack(package, folder)) is not None:
             missing(f"no {name}: {reason}")
     return program
 
@@ -101,16 +107,16 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         yield
 
 
-def _unpack(folder: Path) -> str | None:
-    """Download the package and unpack it to `folder`; what stands against it, or None."""
+def _unpack(package: str, folder: Path) -> str | None:
+    """Download a package and unpack it to `folder`; what stands against it, or None."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return "it is not on the PATH, and this is no Debian that could fetch it"
     with tempfile.TemporaryDirectory(prefix="prometheus-", dir=folder.parent) as name:
         place = Path(name)
         try:
-            _run(["apt-get", "download", "prometheus"], place)
-            (package,) = place.glob("prometheus_*.deb")
-            _run(["dpkg", "-x", str(package), "unpacked"], place)
+            _run(["apt-get", "download", package], place)
+            (file,) = place.glob(f"{package}_*.deb")
+            _run(["dpkg", "-x", str(file), "unpacked"], place)
         except (subprocess.SubprocessError, ValueError) as error:
             return f"Debian's package cannot be fetched ({error})"
         shutil.rmtree(folder, ignore_errors=True)

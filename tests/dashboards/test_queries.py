@@ -1,110 +1,95 @@
-"""Every panel's and every recording rule's query, asked of a real Prometheus with data, returns data."""
+"""Every query of a panel, a variable, a recording rule and an alert, asked of a real Prometheus, finds data.
+
+It scrapes emulated engines under load, this host's node_exporter, and a gate that serves; `made_up` says what is
+not real. The embedded engine has the same asked of it in `test_embedded_queries`.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import httpx
 import pytest
-import yaml
 
-from kvbench.dashboards.generate import BOARDS
-from kvbench.spec.shipped import shipped_folder
-from tests.canary.prometheus_tools import running
-from tests.dashboards.exporter import exporter
+from tests.dashboards.asking import (
+    Asker,
+    alerts,
+    filled_in,
+    names_in,
+    panel_queries,
+    recorded,
+    selectors_in,
+    variables,
+)
+from tests.dashboards.made_up import made_up_names
+from tests.dashboards.watched_host import MOUNT, VALUES, watched_host
+from tests.missing import need
 
-SHIPPED = shipped_folder("dashboards")
-VALUES = {
-    "label": "track", "baseline": "stable", "candidate": "canary", "ttft_budget": "2.5", "itl_budget": "0.1",
-    "node": "host", "mount": "/mnt/kv_cache", "device": "nvme0n1", "gate": "g", "rule": "ttft-p99",
-    "__rate_interval": "1m",
-}  # fmt: skip
-CONFIG = """\
-global: {{scrape_interval: 1s, evaluation_interval: 1s}}
-rule_files: [{rules}/recording-rules.yaml, {rules}/alerting-rules.yaml]
-scrape_configs:
-  - {{job_name: vllm, metrics_path: /engine, static_configs: [
-      {{targets: ["127.0.0.1:{port}"], labels: {{track: stable}}}}]}}
-  - {{job_name: vllm-canary, metrics_path: /engine, static_configs: [
-      {{targets: ["127.0.0.1:{port}"], labels: {{track: canary}}}}]}}
-  - {{job_name: node, metrics_path: /node, static_configs: [
-      {{targets: ["127.0.0.1:{port}"], labels: {{instance: host}}}}]}}
-  - {{job_name: gate, metrics_path: /gate, honor_labels: true, static_configs: [{{targets: ["127.0.0.1:{port}"]}}]}}
-"""
-Ask = Callable[[str], list[object]]
+need("prometheus_api_client")
 
-
-def panels(name: str) -> list[dict[str, object]]:
-    return [
-        p for p in json.loads((SHIPPED / "grafana" / f"{name}.json").read_text())["panels"] if p["type"] != "row"
-    ]
-
-
-def filled_in(query: str) -> str:
-    """As Grafana would send it."""
-    return re.sub(r"\$(\w+)", lambda found: VALUES[found[1]], query)
-
-
-PANELS = [
-    pytest.param(target["expr"], id=f"{name}: {panel['title']} {target['refId']}")
-    for name in BOARDS
-    for panel in panels(name)
-    for target in panel["targets"]  # type: ignore[attr-defined]
-]
-RECORDED = [
-    pytest.param(rule["record"], rule["expr"], id=rule["record"])
-    for group in yaml.safe_load((SHIPPED / "prometheus" / "recording-rules.yaml").read_text())["groups"]
-    for rule in group["rules"]
-]
+IDLE = ("node_disk_",)
+"""A disk that nobody reads from takes no time for it, which is no number."""
+PANELS = [pytest.param(query, id=name) for name, query in panel_queries()]
+SELECTED = sorted({selector for _, query in alerts() for selector in selectors_in(query)})
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
-    """A Prometheus that has scraped everything a few times; the function returns what a query finds now."""
-    with exporter() as served:
-        configuration = CONFIG.format(port=served, rules=SHIPPED / "prometheus")
-        with (
-            running(tmp_path_factory.mktemp("prometheus"), configuration) as server,
-            httpx.Client(base_url=server.url, timeout=10) as client,
-        ):
-            yield _asker(client)
-
-
-def _asker(client: httpx.Client) -> Ask:
-    def ask(query: str) -> list[object]:
-        answer = client.get("/api/v1/query", params={"query": query})
-        assert answer.status_code == 200, f"{query}: {answer.text}"
-        found: list[object] = answer.json()["data"]["result"]
-        return found
-
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if len(ask("count_over_time(kvbench:source_share:ratio_rate5m[1m]) > 2")) >= 8:
-            return ask
-        time.sleep(0.3)
-    raise AssertionError("no data within a minute")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asker]:
+    with watched_host(tmp_path_factory.mktemp("watched")) as it:
+        yield it
 
 
 @pytest.mark.parametrize("query", PANELS)
-def test_a_panel_shows_data(ask: Ask, query: str) -> None:
-    assert ask(filled_in(query)), filled_in(query)
+def test_a_panel_shows_data(ask: Asker, query: str) -> None:
+    asked = filled_in(query, VALUES)
+    found = ask(asked) if any(name in query for name in IDLE) else ask.numbers(asked)
+    assert found, asked
 
 
-@pytest.mark.parametrize(("record", "query"), RECORDED)
-def test_a_recording_rule_has_data_and_is_recorded(ask: Ask, record: str, query: str) -> None:
-    assert ask(query)
-    assert ask(record)
+@pytest.mark.parametrize(("series", "label"), [pytest.param(s, of, id=name) for name, s, of in variables()])
+def test_a_variable_has_the_values_that_panels_are_asked_with(ask: Asker, series: str, label: str) -> None:
+    found = ask.label_values(filled_in(series, VALUES), filled_in(label, VALUES))
+    wanted = {
+        "$label": {"stable", "canary"}, "instance": {"host"}, "mountpoint": {MOUNT}, "gate": {"watched"},
+        "rule": {"itl"}, "device": set(),
+    }  # fmt: skip
+    assert found
+    assert wanted[label] <= set(found)
 
 
-def test_the_shares_of_all_sources_add_up_to_one(ask: Ask) -> None:
-    (one, two) = ask("sum by (track) (kvbench:source_share:ratio_rate5m)")
-    assert [float(each["value"][1]) for each in (one, two)] == pytest.approx([1.0, 1.0])  # type: ignore[index]
+@pytest.mark.parametrize(("record", "query"), [pytest.param(*each, id=each[0]) for each in recorded()])
+def test_a_recording_rule_has_data_and_is_recorded(ask: Asker, record: str, query: str) -> None:
+    assert ask.numbers(query)
+    assert ask.numbers(record)
 
 
-def test_no_alert_has_a_query_that_prometheus_cannot_evaluate(ask: Ask) -> None:
-    groups = yaml.safe_load((SHIPPED / "prometheus" / "alerting-rules.yaml").read_text())["groups"]
-    for rule in (rule for group in groups for rule in group["rules"]):
-        assert isinstance(ask(rule["expr"]), list)
+def test_the_shares_of_all_sources_add_up_to_one(ask: Asker) -> None:
+    assert ask.numbers("sum by (track) (kvbench:source_share:ratio_rate5m)") == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("selector", SELECTED)
+def test_what_an_alert_looks_at_is_there(ask: Asker, selector: str) -> None:
+    """A misspelt name or label would never fire, and never say so."""
+    assert ask(selector.replace("/mnt/kv_cache", MOUNT))
+
+
+@pytest.mark.parametrize(("alert", "query"), [pytest.param(*each, id=each[0]) for each in alerts()])
+def test_an_alert_can_be_evaluated(ask: Asker, alert: str, query: str) -> None:
+    assert isinstance(ask(query), list)
+    health = ask.http.get("/api/v1/rules", params={"type": "alert"}).json()["data"]["groups"]
+    (state,) = (rule["health"] for group in health for rule in group["rules"] if rule["name"] == alert)
+    assert state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("alert", "label"), [("KvbenchGateNoGo", 'gate="watched"'), ("KvbenchRollbackNotProven", 'part="tier_off"')]
+)
+def test_what_the_gate_says_wakes_somebody(ask: Asker, alert: str, label: str) -> None:
+    ask.wait_for(f'ALERTS{{alertname="{alert}", alertstate="firing", {label}}}', 30)
+
+
+def test_only_what_no_real_part_tells_is_made_up(ask: Asker) -> None:
+    told = {series["metric"]["__name__"] for series in ask('{job=~"vllm-failures|gpu"}')}
+    assert {name for name in told if not name.startswith(("ALERTS", "scrape_", "up"))} == made_up_names()
+    elsewhere = {series["metric"]["__name__"] for series in ask('{job=~"vllm|node|gate"}')}
+    asked = {name for _, query in panel_queries() for name in names_in(query) if not name.startswith("kvbench:")}
+    assert asked - elsewhere <= made_up_names()
