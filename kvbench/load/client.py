@@ -20,9 +20,10 @@ from time import monotonic_ns
 from kvbench.errors import LoadError
 from kvbench.load.clock import Clock
 from kvbench.load.connection import STREAM_READ_BYTES, Connection
+from kvbench.load.dialing import Dialing
 from kvbench.load.exchange import Exchange
 from kvbench.load.framing import SHORTEST
-from kvbench.load.outcome import CLIENT_LIMIT, Failure, no_connection
+from kvbench.load.outcome import Failure, no_connection
 from kvbench.load.target import Target
 
 __all__ = ["Client"]
@@ -69,10 +70,12 @@ class Client:
         self._writing: set[int] = set()
         self._ending: deque[Connection] = deque()
         """Connections whose answer may be over, in the order of arrival."""
-        self._address = 0
-        self._failed_addresses: dict[int, list[Failure]] = {}
+        self._first = target.addresses[0]
+        """Where connecting worked last."""
+        self._dialing: dict[int, Dialing] = {}
+        """Of the exchanges whose connection does not stand yet."""
         self._pieces_of_closed = 0
-        self._deadlines: list[tuple[int, int, Exchange, bool]] = []
+        self._deadlines: list[tuple[int, int, Exchange, int]] = []
         self._sequence = 0
         self._closed = False
         self.gathering_until_ns = 0
@@ -91,7 +94,7 @@ class Client:
         """Send now. `on_over` is called for it once, from `poll`, `expire`, `abort`, or before this returns."""
         exchange.sent_ns = self.clock.now_ns()
         self.active.add(exchange)
-        self._push_deadline(exchange.deadline_ns, exchange, connecting=False)
+        self._push_deadline(exchange.deadline_ns, exchange, _ANSWER)
         self._dispatch(exchange)
 
     def poll(self, wait_ns: int, due_ns: int | None = None) -> int:
@@ -104,13 +107,14 @@ class Client:
         self.clock.watch()
         get = self._connections.get
         streaming: list[Connection] = []
-        others: list[tuple[int, int]] = []
+        others: list[tuple[Connection | None, int]] = []
         for entry in ready:
             connection = get(entry[0])
             if entry[1] == _IN and connection is not None and connection.streaming is not None:  # nearly always
                 streaming.append(connection)
-            else:
-                others.append(entry)
+            elif connection is not None or entry[0] == self._wake_fd:
+                # Not the number: another connection may have it before it is the turn of this one.
+                others.append((connection, entry[1]))
         # Where time is always short, neither may keep the others waiting for ever.
         in_time = self._turn_to_each(others[:OTHERS_FIRST], until_ns)
         for start in range(0, len(streaming), READ_AT_ONCE):
@@ -158,22 +162,20 @@ class Client:
             connection.unreadable(reason)
         return read_ns
 
-    def _turn_to_each(self, ready: list[tuple[int, int]], until_ns: int) -> bool:
+    def _turn_to_each(self, ready: list[tuple[Connection | None, int]], until_ns: int) -> bool:
         """Whether it was done before `until_ns`."""
-        for fd, events in ready:
-            self._turn_to(fd, events)
+        for connection, events in ready:
+            self._turn_to(connection, events)
             if monotonic_ns() >= until_ns:
                 return False
         return True
 
-    def _turn_to(self, fd: int, events: int) -> None:
-        """Everything but the usual: something to read of an answer under way and nothing else."""
-        connection = self._connections.get(fd)
+    def _turn_to(self, connection: Connection | None, events: int) -> None:
+        """Everything but the usual: something to read of an answer under way and nothing else. None: `wake`."""
         if connection is None:
-            if fd == self._wake_fd:
-                os.eventfd_read(fd)
+            os.eventfd_read(self._wake_fd)
             return
-        if events & _OUT or (not connection.connected and events & _LOST):
+        if connection.open and (events & _OUT or (not connection.connected and events & _LOST)):
             connection.writable()
         if events & _READABLE and connection.open and connection.connected:
             connection.readable()
@@ -217,15 +219,19 @@ class Client:
     def expire(self, now_ns: int) -> None:
         """Fail what is over its deadline."""
         while self._deadlines and self._deadlines[0][0] <= now_ns:
-            at_ns, _, exchange, connecting = heapq.heappop(self._deadlines)
+            at_ns, _, exchange, kind = heapq.heappop(self._deadlines)
             if exchange.over_ns is not None:
                 continue
-            if not connecting:
+            if kind == _ANSWER:
                 self.abort(exchange, Failure("timeout", _progress(exchange)))
-            elif (link := exchange.connection) and link.connect_by_ns == at_ns and not link.ready:
+            elif (dialing := self._dialing.get(exchange.id)) is None:
+                continue
+            elif kind == _CONNECT:
                 self.abort(
                     exchange, Failure("connect", f"no connection after {self._connect_timeout_ns / 1e9:g} s")
                 )
+            elif dialing.is_due(at_ns):
+                self._try_next(exchange, dialing)
 
     def abort(self, exchange: Exchange, failure: Failure | None) -> None:
         """End it now, whatever its state, and close its connection. None: its user left."""
@@ -237,6 +243,7 @@ class Client:
             connection.settle()
             connection.exchange = None
             self._drop(connection)
+        self._end_dialing(exchange)
         exchange.over_ns = self.clock.now_ns()
         self._finish(exchange, failure)
 
@@ -276,18 +283,17 @@ class Client:
             self._forget(connection)
         self._finish(exchange, failure)
 
+    def ready(self, connection: Connection, exchange: Exchange) -> None:
+        exchange.connected_ns = self.clock.now_ns()
+        exchange.connection = connection
+        self._first = connection.address
+        self._end_dialing(exchange, but=connection)
+
     def connect_failed(self, connection: Connection, exchange: Exchange, failure: Failure) -> None:
-        """Try the name's next address, if it has one that this exchange has not tried."""
         self._forget(connection)
-        failures = self._failed_addresses.setdefault(exchange.id, [])
-        failures.append(failure)
-        if len(failures) < len(self._target.addresses):
-            self._address = (self._address + 1) % len(self._target.addresses)
-            self._dispatch(exchange)
-            return
-        exchange.over_ns = self.clock.now_ns()
-        # This host may have no address of one kind, such as of IPv6, while the server is away at the other.
-        self._finish(exchange, next((each for each in failures if each.cause != CLIENT_LIMIT), failure))
+        dialing = self._dialing[exchange.id]
+        dialing.failed(failure, connection)
+        self._try_next(exchange, dialing)
 
     def stale(self, connection: Connection, exchange: Exchange) -> None:
         self._forget(connection)
@@ -311,24 +317,42 @@ class Client:
         self._open(exchange)
 
     def _open(self, exchange: Exchange) -> None:
-        address = self._target.addresses[self._address]
-        try:
-            connection = Connection(self, address, self.clock)
-        except OSError as error:  # out of file descriptors, most likely
-            exchange.over_ns = self.clock.now_ns()
-            self._finish(exchange, no_connection(error))
-            return
-        self.connections_opened += 1
-        self._connections[connection.fd] = connection
-        self._epoll.register(connection.fd, _WATCHED)
-        exchange.connection = connection
-        connection.connect_by_ns = self.clock.now_ns() + self._connect_timeout_ns
-        self._push_deadline(connection.connect_by_ns, exchange, connecting=True)
-        connection.connect(exchange, exchange.message)
+        """Connect for it, within the time that this may take, to any of the server's addresses."""
+        dialing = self._dialing[exchange.id] = Dialing(self._target.addresses, self._first)
+        self._push_deadline(self.clock.now_ns() + self._connect_timeout_ns, exchange, _CONNECT)
+        self._try_next(exchange, dialing)
 
-    def _push_deadline(self, at_ns: int, exchange: Exchange, *, connecting: bool) -> None:
+    def _try_next(self, exchange: Exchange, dialing: Dialing) -> None:
+        """Begin to connect to an address that was not tried. The exchange is over when every attempt has failed."""
+        while (address := dialing.next_address(self.clock.now_ns())) is not None:
+            try:
+                connection = Connection(self, address, self.clock)
+            except OSError as error:  # out of file descriptors, most likely, or no address of this kind here
+                dialing.failed(no_connection(error))
+                continue
+            self.connections_opened += 1
+            self._connections[connection.fd] = connection
+            self._epoll.register(connection.fd, _WATCHED)
+            dialing.links.append(connection)
+            if dialing.next_ns is not None:
+                self._push_deadline(dialing.next_ns, exchange, _NEXT_ADDRESS)
+            connection.connect(exchange, exchange.message)
+            return
+        if not dialing.links:
+            exchange.over_ns = self.clock.now_ns()
+            self._finish(exchange, dialing.failure)
+
+    def _end_dialing(self, exchange: Exchange, but: Connection | None = None) -> None:
+        """No further address is tried, and what is under way is dropped, except for `but`."""
+        dialing = self._dialing.pop(exchange.id, None)
+        for link in dialing.links if dialing else ():
+            if link is not but:
+                link.exchange = None
+                self._drop(link)
+
+    def _push_deadline(self, at_ns: int, exchange: Exchange, kind: int) -> None:
         self._sequence += 1
-        heapq.heappush(self._deadlines, (at_ns, self._sequence, exchange, connecting))
+        heapq.heappush(self._deadlines, (at_ns, self._sequence, exchange, kind))
 
     def _drop(self, connection: Connection) -> None:
         connection.close()
@@ -344,13 +368,15 @@ class Client:
         if exchange not in self.active:
             raise LoadError(f"request {exchange.id} ended twice")
         self.active.discard(exchange)
-        self._failed_addresses.pop(exchange.id, None)
+        self._dialing.pop(exchange.id, None)
         exchange.connection = None
         exchange.message = b""
         exchange.failure = failure
         self._on_over(exchange)
 
 
+_ANSWER, _CONNECT, _NEXT_ADDRESS = range(3)
+"""What is to happen by a deadline: the answer is over; a connection stands; or another address is tried."""
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _NEVER_NS = 1 << 63
 _WATCHED = select.EPOLLIN | select.EPOLLRDHUP

@@ -58,6 +58,9 @@ class Owner(Protocol):
     def exchange_over(self, connection: Connection, exchange: Exchange, failure: Failure | None) -> None:
         """The exchange is finished; the connection can take another one when it is still `open`."""
 
+    def ready(self, connection: Connection, exchange: Exchange) -> None:
+        """A new connection stands, with its TLS; the request goes out on it at once."""
+
     def connect_failed(self, connection: Connection, exchange: Exchange, failure: Failure) -> None: ...
 
     def stale(self, connection: Connection, exchange: Exchange) -> None:
@@ -75,8 +78,6 @@ class Connection:
         self.clock = clock
         self.open = True
         self.connected = False
-        self.connect_by_ns = 0
-        """When connecting is given up; kept here for the client."""
         self._connect_ns = 0
         self._round_trip_ns = 0
         """What the TCP handshake took."""
@@ -113,7 +114,7 @@ class Connection:
         if address.tls:
             self._tls = address.tls.wrap_bio(self._incoming, self._outgoing, server_hostname=address.server_name)
         self.secured = self._tls is None
-        self._address = address
+        self.address = address
 
     @property
     def ready(self) -> bool:
@@ -125,7 +126,7 @@ class Connection:
         self.exchange = exchange
         self._message = message
         self._connect_ns = monotonic_ns()
-        error = self.sock.connect_ex(self._address.sockaddr)
+        error = self.sock.connect_ex(self.address.sockaddr)
         if error not in (0, errno.EINPROGRESS):
             self._connect_failed(OSError(error, os.strerror(error)))
             return
@@ -190,6 +191,8 @@ class Connection:
             except ssl.SSLError as error:
                 self._connect_failed(error)
                 return
+        if self.exchange is not None:
+            self.owner.ready(self, self.exchange)
         self._start(self._message)
 
     def readable(self) -> None:

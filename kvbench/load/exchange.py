@@ -21,6 +21,7 @@ class Exchange:
 
     __slots__ = (
         "chunks",
+        "connected_ns",
         "connection",
         "content_type",
         "deadline_ns",
@@ -49,6 +50,8 @@ class Exchange:
         self.deadline_ns = deadline_ns
         self.sent_ns: int | None = None
         """When the client turned to it: the first connect or send on its behalf."""
+        self.connected_ns: int | None = None
+        """When the connection that was made for it stood, with its TLS; None: it went out on one that was there."""
         self.status: int | None = None
         self.content_type = ""
         self.framing: Framing | None = None

@@ -82,6 +82,8 @@ class Figures:
     def __init__(self, clock: Clock) -> None:
         self.send_lags_s = array("d")
         """Sent minus intended, one entry a request after time zero."""
+        self.connects_s = array("d")
+        """How long connections took, with their TLS: one entry for each request that a new one was made for."""
         self.stall_max_ns = 0
         """Longest stretch in which the loop did not look at its sockets."""
         self.events = 0
@@ -116,6 +118,7 @@ class Figures:
     def begin(self) -> None:
         """Time zero: what came before does not count."""
         self.events = self.token_events = self.multi_token_events = self.uncounted_outputs = 0
+        self.connects_s = array("d")
         self.doubts_ns = array("q")
         self._clock.lags_ns = []
         self._read_lags, self._doubts = LagHistogram(), LagHistogram()
@@ -143,7 +146,7 @@ class Figures:
     def summary(self) -> dict[str, float | None]:
         """Figures by name; seconds where the name ends in `_s`; None: not measured."""
         self.fold()
-        sent = np.frombuffer(self.send_lags_s, np.float64)
+        sent, connects = (np.frombuffer(each, np.float64) for each in (self.send_lags_s, self.connects_s))
         unstamped = self._clock.unstamped - self._unstamped_before
         reads = self._read_lags.total + unstamped
         cpu_s = time.process_time() - self._cpu_before_s
@@ -153,6 +156,10 @@ class Figures:
             "send_lag_p50_s": _quantile(sent, 0.5),
             "send_lag_p99_s": _quantile(sent, 0.99),
             "send_lag_max_s": _quantile(sent, 1.0),
+            # From turning to a request to the connection that was made for it: part of its latency, not of the lag.
+            "connect_p50_s": _quantile(connects, 0.5),
+            "connect_p99_s": _quantile(connects, 0.99),
+            "connect_max_s": _quantile(connects, 1.0),
             # An event that was read alone has the kernel's own time; the bound is for those that were not.
             "timestamp_error_p50_s": self._timestamp_error_s(0.5, exact=unstamped == 0),
             "timestamp_error_p99_s": self._timestamp_error_s(0.99, exact=unstamped == 0),

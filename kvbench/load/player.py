@@ -17,6 +17,7 @@ from kvbench.load.agenda import Agenda, Turn
 from kvbench.load.bodies import Bodies, Piece
 from kvbench.load.client import Client
 from kvbench.load.clock import Clock
+from kvbench.load.desk import Answer, Desk
 from kvbench.load.exchange import Exchange
 from kvbench.load.figures import Figures
 from kvbench.load.leaks import CanaryFinder
@@ -27,7 +28,8 @@ from kvbench.load.precedence import Standing
 from kvbench.load.recorder import Recorder
 from kvbench.load.refusals import Taken
 from kvbench.load.rows import Rows, failure_of
-from kvbench.load.stream import Completion, CompletionReader
+from kvbench.load.stream import Completion
+from kvbench.load.under_way import noted
 from kvbench.workload.schedule import Schedule, Segment
 
 __all__ = ["Answered", "Player"]
@@ -58,15 +60,6 @@ class Answered:
     e2e_s: float
     bytes_: int
     failure: Failure | None
-
-
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """An answer that is over and is being read."""
-
-    turn: Turn
-    exchange: Exchange
-    reader: CompletionReader
 
 
 class Player:
@@ -102,8 +95,8 @@ class Player:
         self._canaries = CanaryFinder(schedule.canaries, plan)
         self._rows = Rows(plan, self._zero_ns, self._canaries)
         self._running: dict[int, Turn] = {}
-        self._desk: deque[_Reading] = deque()
-        self._primed: list[tuple[Turn, Exchange, Completion]] = []
+        self._desk = Desk()
+        self._primed: list[Answer] = []
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._tick_ns = 0
         self._stopping = False
@@ -162,9 +155,9 @@ class Player:
         before, now_ns = self._rows, self._clock.now_ns()
         self._zero_ns = self._begin() if self._begin else now_ns + LEAD_NS
         self._rows = Rows(self._plan, self._zero_ns, self._canaries)
-        for turn, exchange, completion in self._primed:
-            turn.intended_s -= before.seconds(self._zero_ns)
-            self._record(turn, exchange, completion)
+        for answer in self._primed:
+            answer.turn.intended_s -= before.seconds(self._zero_ns)
+            self._record(answer)
         self._primed.clear()
         self._priming = False
         self._tick_ns = self._zero_ns + TICK_NS
@@ -302,13 +295,9 @@ class Player:
         self._changed = True
         self._taken.over(exchange)
         turn = self._running.pop(exchange.id)
-        chunks, times_ns = (exchange.chunks, exchange.times_ns) if exchange.status == 200 else ([], [])
-        reading = _Reading(turn, exchange, CompletionReader(chunks, times_ns, exchange.sent_ns or 0))
-        if self._agenda.has_followers(turn):
-            self._desk.appendleft(reading)  # the next turn waits for what it says
-            return
-        self._desk.append(reading)
-        if not self._priming:
+        followed = self._agenda.has_followers(turn)
+        self._desk.put(turn, exchange, first=followed)
+        if not (followed or self._priming):
             self._agenda.over(turn, self._ended_s(exchange), ())
 
     def _ended_s(self, exchange: Exchange) -> float:
@@ -318,22 +307,21 @@ class Player:
         """Read a little of the first answer on the desk."""
         if not self._desk:
             return False
-        reading = self._desk[0]
-        if reading.reader.step():
-            self._desk.popleft()
+        answer = self._desk.read_some()
+        if answer is not None:
             self._changed = True
-            completion = reading.reader.completion()
             if self._priming:
-                self._primed.append((reading.turn, reading.exchange, completion))
+                self._primed.append(answer)
             else:
-                self._record(reading.turn, reading.exchange, completion)
+                self._record(answer)
         return True
 
-    def _record(self, turn: Turn, exchange: Exchange, completion: Completion) -> None:
+    def _record(self, answer: Answer) -> None:
+        turn, exchange, completion = answer.turn, answer.exchange, answer.reader.completion()
         failure = failure_of(turn, exchange, completion, forces_length=self._plan.forces_length)
         row = self._rows.answered(turn, exchange, completion, failure)
         self._recorder.add(row, self._rows.token_times(completion))
-        self._count(completion, failure)
+        self._count(exchange, completion, failure)
         if self._agenda.has_followers(turn):
             output = None if failure else self._returned(turn, exchange, completion)
             for request, due_s in self._agenda.over(turn, self._ended_s(exchange), output):
@@ -346,9 +334,11 @@ class Player:
         e2e_s = self._ended_s(exchange) - turn.intended_s
         self._answered(Answered(turn.request.class_, e2e_s, sum(map(len, exchange.chunks)), failure))
 
-    def _count(self, completion: Completion, failure: Failure | None) -> None:
+    def _count(self, exchange: Exchange, completion: Completion, failure: Failure | None) -> None:
         self._done += 1
         self._failed += failure is not None
+        if exchange.connected_ns is not None and exchange.sent_ns is not None:
+            self.figures.connects_s.append((exchange.connected_ns - exchange.sent_ns) / 1e9)
         self.figures.answered(completion, failed=failure is not None)
 
     def _returned(self, turn: Turn, exchange: Exchange, completion: Completion) -> Piece:
@@ -366,6 +356,7 @@ class Player:
         self._tick_ns = now_ns + TICK_NS
         self.figures.fold()
         self._recorder.flush()
+        self._recorder.note(noted(self._client.active, now_ns, self._zero_ns))
         while self._recent and self._recent[0][0] < now_ns - RECENT_NS:
             self._recent.popleft()
         self._report(

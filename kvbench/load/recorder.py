@@ -1,7 +1,8 @@
 """Rows on disk as they come: Arrow streams while the round runs, Parquet once it is complete.
 
-A killed driver loses at most what came in the last second or two; what it left can be read with `read_part`. A
-`requests.parquet` exists only for a round that was played to its end.
+A killed driver loses at most what came in the last second or two. What it left can be read with `read_part`: the
+rows of requests that were over, and of those still under way what `under_way` notes. A `requests.parquet` exists
+only for a round that was played to its end.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvbench.errors import RecordError
+from kvbench.load.under_way import Note, UnderWayFile
 from kvbench.record.tables import REQUESTS, TOKENS
 
 __all__ = ["Recorder", "read_part"]
@@ -101,12 +103,15 @@ class Recorder:
             self._tokens = _PartFile(out / "tokens.part.arrows", TOKENS)
         except OSError as error:
             raise _refused(out, error) from error
+        self._under_way = UnderWayFile(out / "under-way.part.arrows")
         # With its first arrays Arrow imports pandas and numpy.ma, which takes a second; that must not happen while
         # load runs.
         pa.array([0])
         pa.array(np.zeros(1))
         self._failure: BaseException | None = None
-        self._queue: queue.SimpleQueue[_Rows | tuple[Table, pa.RecordBatch] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Rows | list[Note] | tuple[Table, pa.RecordBatch] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
         self._thread.start()
 
@@ -130,6 +135,10 @@ class Recorder:
             self._queue.put(self._rows)
             self._rows = _no_rows()
 
+    def note(self, under_way: list[Note]) -> None:
+        """What is known of the requests that are under way now, in place of what was noted before."""
+        self._queue.put(under_way)
+
     def append(self, table: Table, batch: pa.RecordBatch) -> None:
         """Rows that were recorded elsewhere. RecordError when the disk has refused earlier rows."""
         self.flush()
@@ -146,6 +155,8 @@ class Recorder:
                 if isinstance(item, _Rows):
                     self._write("tokens", item.tokens())  # first, so that a request's row implies its tokens
                     self._write("requests", item.requests())
+                elif isinstance(item, list):
+                    self._under_way.write(item)
                 else:
                     self._write(*item)
         except BaseException as error:  # noqa: BLE001  (raised again in the thread that hands rows over)
@@ -160,7 +171,7 @@ class Recorder:
     def _raise_if_refused(self) -> None:
         if self._failure:
             raise self._failure
-        error = self._requests.error or self._tokens.error
+        error = self._requests.error or self._tokens.error or self._under_way.error
         if error:
             raise _refused(self._out, error)
 
@@ -176,6 +187,7 @@ class Recorder:
             self._thread.join()
             self._requests.close()
             self._tokens.close()
+            self._under_way.remove()
         self._raise_if_refused()
 
     def complete(self) -> None:

@@ -96,6 +96,7 @@ class Rows:
             "http_status": exchange.status,
             "ended_s": None if exchange.over_ns is None else self.seconds(exchange.over_ns),
             "multi_token_events": placed.multi_token_events,
+            "connected_s": None if exchange.connected_ns is None else self.seconds(exchange.connected_ns),
             "foreign_canary": self._canaries.foreign(turn.request.tenant, completion) if self._canaries else None,
         }
 
@@ -155,6 +156,7 @@ _EMPTY: Mapping[str, object] = dict.fromkeys(
         "http_status",
         "ended_s",
         "multi_token_events",
+        "connected_s",
         "foreign_canary",
     )
 )

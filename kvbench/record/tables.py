@@ -44,6 +44,9 @@ REQUESTS = pa.schema(
         ("holdout", pa.bool_()),  # sent past the secondary tier, to see what that tier is worth
         ("tenant", pa.int32()),  # whose it is, in a workload with canaries
         ("foreign_canary", pa.int32()),  # tenant whose canary came out, -1 none; null: it could not be looked for
+        # When the connection stood that was made for it, with its TLS; null: it went out on one that was there.
+        # `sent_s` is when the client turned to the request, so the time between is the network's and the server's.
+        ("connected_s", pa.float64()),
     ]
 )
 TOKENS = pa.schema([("id", pa.int64()), ("index", pa.int32()), ("t_s", pa.float64())])

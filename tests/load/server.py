@@ -10,7 +10,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -214,6 +214,27 @@ def bad_gzip(request: Request, peer: Peer) -> None:
 SHORT = [token_event([1]), token_event([2], "length"), usage_event(20, 2), DONE]
 
 
+@contextlib.contextmanager
+def full_queue(address: tuple[str, int], connections: int = 4) -> Iterator[None]:
+    """Given a backlog of 0 and nobody who accepts there, no further connection comes about at `address`."""
+    fillers = [socket.socket() for _ in range(connections)]
+    for filler in fillers:
+        filler.setblocking(False)
+        filler.connect_ex(address)
+    try:
+        yield
+    finally:
+        for filler in fillers:
+            filler.close()
+
+
+@contextlib.contextmanager
+def silent_at(host: str, port: int = 0) -> Iterator[int]:
+    """An address that does not answer: the port of a listener whose queue is full."""
+    with socket.create_server((host, port), backlog=0) as listener, full_queue(listener.getsockname()):
+        yield listener.getsockname()[1]
+
+
 @dataclass
 class ScriptedServer:
     """`with ScriptedServer(behaviour) as server:`; `behaviour` may be replaced while it runs."""
@@ -226,19 +247,24 @@ class ScriptedServer:
     requests: list[Request] = field(default_factory=list)
     running: int = 0
     peak: int = 0
+    backlog: int = 512
     gate: threading.Event = field(default_factory=threading.Event)
-    """While clear, nobody is answered: the whole server stands still."""
+    """While clear, nobody is answered and no TLS is begun: the whole server stands still."""
+    accepting: threading.Event = field(default_factory=threading.Event)
+    """Cleared by `stop_accepting`."""
+    parked: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> ScriptedServer:
         self.gate.set()
+        self.accepting.set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._socks: list[socket.socket] = []
         self._listener = socket.create_server(
             (self.host or ("::1" if self.family == socket.AF_INET6 else "127.0.0.1"), 0),
             family=self.family,
-            backlog=512,
+            backlog=self.backlog,
         )
         self.port = self._listener.getsockname()[1]
         self._start(self._accept)
@@ -247,6 +273,7 @@ class ScriptedServer:
     def __exit__(self, *_: object) -> None:
         self.closing.set()
         self.gate.set()
+        self.accepting.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for sock in self._socks:
@@ -260,6 +287,18 @@ class ScriptedServer:
         host = self.host or ("[::1]" if self.family == socket.AF_INET6 else "127.0.0.1")
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
+    def stop_accepting(self) -> None:
+        """Accept no connection until `accepting` is set; the kernel completes `backlog` + 1 all the same."""
+        self.parked.clear()
+        self.accepting.clear()
+        with socket.create_connection(self._listener.getsockname()):  # what it waits for now
+            self.parked.wait()
+
+    @property
+    def accepted(self) -> int:
+        """Connections so far, also those that nothing was asked on."""
+        return len(self._socks)
+
     @property
     def connections(self) -> int:
         return len({request.connection for request in self.requests})
@@ -272,6 +311,9 @@ class ScriptedServer:
     def _accept(self) -> None:
         number = 0
         while not self.closing.is_set():
+            if not self.accepting.is_set():
+                self.parked.set()
+                self.accepting.wait()
             try:
                 sock, _ = self._listener.accept()
             except OSError:
@@ -283,6 +325,7 @@ class ScriptedServer:
     def _serve(self, sock: socket.socket, number: int) -> None:
         try:
             if self.tls:
+                self.gate.wait()
                 sock = self.tls.wrap_socket(sock, server_side=True)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             peer = Peer(sock, self)

@@ -38,6 +38,7 @@ from tests.load.server import (
     not_a_stream,
     raw,
     reset_midway,
+    silent_at,
     token_event,
     usage_event,
 )
@@ -199,15 +200,8 @@ def test_nobody_listening_is_refused_for_every_request(tmp_path: Path) -> None:
 
 
 def test_a_connection_that_nobody_accepts_is_given_up(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-        fillers = [socket.socket() for _ in range(4)]
-        for filler in fillers:
-            filler.setblocking(False)
-            filler.connect_ex(listener.getsockname())
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        played = play(schedule(request(0)), url, tmp_path, connect_timeout_s=0.3)
-        for filler in fillers:
-            filler.close()
+    with silent_at("127.0.0.1") as port:
+        played = play(schedule(request(0)), f"http://127.0.0.1:{port}", tmp_path, connect_timeout_s=0.3)
     assert played.row(0)["error"] == "connect: no connection after 0.3 s"
 
 

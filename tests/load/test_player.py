@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvbench.judge.latency import RoundLatencies
 from kvbench.workload.prompts import PromptWriter
 from kvbench.workload.schedule import Schedule, Segment
+from tests.judge.build import arm_round
 from tests.load import server as scripted
 from tests.load.play import plan_for, play, request, schedule
 from tests.load.server import (
@@ -51,7 +54,42 @@ def test_the_schedule_is_kept_while_the_server_stands_still_and_lateness_counts(
     assert (ttft > 0.1).sum() >= 6
 
 
-def test_a_stall_shows_in_full_in_ttft_and_hides_in_times_counted_from_the_actual_send(tmp_path: Path) -> None:
+def test_p99_shows_a_stall_of_five_seconds_in_full_and_counted_from_the_actual_send_the_same_run_hides_it(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Given a server that stands still in the middle of the round, and requests that each need a connection, which
+    comes about only once it goes on: then they go out late, and whoever counts from there sees nothing."""
+    stall_s, gap_s, count = 5.0, 0.025, 320
+    key, cert = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+
+    def stand_still(server: ScriptedServer) -> None:
+        while len(server.requests) < count // 6:
+            time.sleep(0.005)
+        server.gate.clear()
+        time.sleep(stall_s)
+        server.gate.set()
+
+    planned = schedule(*(request(i, i * gap_s) for i in range(count)), for_s=count * gap_s)
+    with ScriptedServer(scripted.until_close, tls=context) as server:
+        stalling = threading.Thread(target=stand_still, args=(server,))
+        stalling.start()
+        trusting = ssl.create_default_context(cafile=str(cert))
+        played = play(planned, server.url, tmp_path, tls=trusting)
+        stalling.join()
+    rows = played.requests
+    assert (rows["status"] == "ok").all()
+    recorded = arm_round("base", 1, rows, played.tokens, load={})
+    (told_s,) = RoundLatencies(recorded, timeout_s=30.0).sample("ttft", "all").quantiles(0.99)
+    assert told_s > 0.95 * stall_s
+    assert (rows["first_token_s"] - rows["connected_s"]).quantile(0.99) < stall_s / 2
+    assert (rows["sent_s"] - rows["intended_s"]).max() < stall_s / 5, "the client itself was in time"
+
+
+def test_a_stall_hides_where_a_client_waits_for_answers_before_it_sends_and_counts_from_then(
+    tmp_path: Path,
+) -> None:
     stall_s, gap_s, count = 1.5, 0.01, 250
 
     def ttft(planned: Schedule, out: Path) -> pd.DataFrame:

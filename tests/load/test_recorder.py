@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvbench.errors import RecordError
+from kvbench.load.exchange import Exchange
 from kvbench.load.recorder import ROWS_AT_ONCE, Recorder, read_part
 from kvbench.load.rows import Rows
+from kvbench.load.under_way import UnderWayFile, noted
 from kvbench.record.tables import REQUESTS, TOKENS
 from tests.load.play import plan_for, request
 
@@ -68,6 +70,37 @@ def test_a_part_that_lost_rows_is_never_made_into_a_complete_table(tmp_path: Pat
     with pytest.raises(RecordError, match="rows where"):
         recorder.complete()
     assert not (tmp_path / "requests.parquet").exists()
+
+
+def test_what_is_under_way_is_there_as_it_was_noted_last_until_every_request_has_its_row(tmp_path: Path) -> None:
+    def on_disk() -> list[dict[str, object]]:
+        return [row for batch in read_part(file.path) for row in batch.to_pylist()]
+
+    file = UnderWayFile(tmp_path / "under-way.part.arrows")
+    file.write([])
+    assert not file.path.exists(), "there was never anything to note"
+    file.write([(1, 2.0, 0.5, 200, 30, 0.6, 1.9), (2, 2.0, 0.7, None, 0, None, None)])
+    assert [row["id"] for row in on_disk()] == [1, 2]
+    assert on_disk()[1] == {
+        "id": 2, "t_s": 2.0, "sent_s": 0.7, "http_status": None, "reads": 0, "first_read_s": None,
+        "last_read_s": None,
+    }  # fmt: skip
+    file.write([(2, 3.0, 0.7, 200, 5, 2.5, 2.9)])
+    assert [(row["id"], row["reads"]) for row in on_disk()] == [(2, 5)]
+    file.write([])
+    assert on_disk() == []
+    assert [path.name for path in tmp_path.iterdir()] == [file.path.name]
+    file.remove()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_requests_are_noted_once_they_have_been_under_way_for_a_while() -> None:
+    young, old, silent = (Exchange(id_, f"x-{id_}", b"", 1 << 62) for id_ in range(3))
+    young.sent_ns, old.sent_ns, silent.sent_ns = 9_500_000_000, 8_000_000_000, 8_500_000_000
+    old.status = 200
+    old.read_ns.extend([9_000_000_000, 9_900_000_000])
+    rows = noted([young, old, silent], now_ns=10_000_000_000, zero_ns=5_000_000_000)
+    assert rows == [(1, 5.0, 3.0, 200, 2, 4.0, 4.9), (2, 5.0, 3.5, None, 0, None, None)]
 
 
 def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:

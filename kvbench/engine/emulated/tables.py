@@ -248,6 +248,7 @@ def request_table(answers: list[Answer], *, round_: int, arm: str) -> pa.Table:
         "holdout": [p.holdout for p in plan],
         "tenant": [p.tenant for p in plan],
         "foreign_canary": [a.foreign_canary for a in rows],
+        "connected_s": [None] * len(rows),
     }
     return pa.table(columns, schema=REQUESTS)
 
