@@ -21,6 +21,7 @@ from kvbench.commands.options import (
     Workers,
 )
 from kvbench.errors import InputError
+from kvbench.load.spare import driver_ahead
 from kvbench.report.streams import people
 from kvbench.spec.crew import SECRET_ENV, Crew, make_crew
 
@@ -98,12 +99,13 @@ def compare(
             command.what_is_missing(resume, request, as_json=as_json)
         command.resume(resume, request, crew, console=console, as_json=as_json, record=record)
     experiment, warnings = prepared(request, console)
-    from kvbench.compare import command
-    from kvbench.compare.prediction import predicted
+    crew = crew or Crew()
+    attached = experiment.baseline.engine.kind == "attached"
+    with driver_ahead(wanted=attached and crew.single and not dry_run):
+        from kvbench.compare import command
+        from kvbench.compare.prediction import predicted
 
-    told = predicted(experiment, plan or [], probe)
-    if dry_run:
-        command.dry_run(experiment, warnings, told, as_json=as_json)
-    command.compare(
-        experiment, warnings, out, crew or Crew(), told, console=console, as_json=as_json, record=record
-    )
+        told = predicted(experiment, plan or [], probe)
+        if dry_run:
+            command.dry_run(experiment, warnings, told, as_json=as_json)
+        command.compare(experiment, warnings, out, crew, told, console=console, as_json=as_json, record=record)

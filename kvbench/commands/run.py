@@ -18,6 +18,7 @@ from kvbench.commands.options import (
     Web,
     Workers,
 )
+from kvbench.load.spare import driver_ahead
 from kvbench.report.streams import people
 from kvbench.spec.crew import SECRET_ENV, Crew, make_crew
 from kvbench.spec.shipped import DEFAULT_WORKLOAD
@@ -48,6 +49,7 @@ def run(
 
     crew = make_crew(workers, expect_workers, master_bind, worker_secret_env, web) or Crew()
     arm, load = read_arm(profile, workload)
-    from kvbench.compare import command
+    with driver_ahead(wanted=arm.engine.kind == "attached" and crew.single):
+        from kvbench.compare import command
 
-    command.run(arm, load, rounds, out, crew, console=people(), as_json=as_json)
+        command.run(arm, load, rounds, out, crew, console=people(), as_json=as_json)

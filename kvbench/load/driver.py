@@ -1,4 +1,4 @@
-"""The load driver's process: `python -m kvbench.load.driver PLAN.json [--start]`.
+"""The load driver's process: `python -m kvbench.load.driver PLAN.json|- [--start]`.
 
 Speaks JSON lines: events on stdout (`ready`, `prime`, `primed`, `started`, `progress`, `finished`, `error`); on
 stdin the line `start` begins the round, `go` answers `primed` and lets time zero come, and `stop` ends the round

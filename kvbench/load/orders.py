@@ -15,7 +15,7 @@ import gevent
 
 from kvbench.errors import InputError, Interrupted, KvbenchError, LoadError
 from kvbench.load.mailbox import Mailbox
-from kvbench.load.plan import LoadPlan, read_plan
+from kvbench.load.plan import LOG_FILE, LoadPlan, read_plan
 
 __all__ = ["Orders", "exit_code_of", "play_plan", "say"]
 
@@ -34,16 +34,35 @@ def exit_code_of(work: Callable[[], None], what: str) -> int:
 
 
 def play_plan(arguments: Sequence[str] | None, module: str, play: Callable[[LoadPlan, bool], None]) -> int:
-    """The command line `PLAN.json [--start]`; `play` gets the plan, and whether it is to start at once."""
+    """The command line `PLAN.json [--start]`; `play` gets the plan, and whether it is to start at once.
+
+    `-` for the plan: its path is the first line on stdin, and what is said on stderr goes to its log from then on.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     paths = [word for word in words if word != "--start"]
 
     def work() -> None:
         if len(paths) != 1:
             raise InputError(f"usage: python -m {module} PLAN.json [--start]")
-        play(read_plan(Path(paths[0])), "--start" in words)
+        plan = _plan_on_stdin() if paths == ["-"] else read_plan(Path(paths[0]))
+        play(plan, "--start" in words)
 
     return exit_code_of(work, "the load driver")
+
+
+def _plan_on_stdin() -> LoadPlan:
+    """Interrupted when stdin ends before."""
+    line = b""
+    while not line.endswith(b"\n"):  # nothing comes behind it before `ready` is told
+        data = os.read(0, 4096)
+        if not data:
+            raise Interrupted(signal.SIGTERM)
+        line += data
+    plan = read_plan(Path(os.fsdecode(line[:-1])))
+    log = os.open(plan.out / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    os.dup2(log, 2)
+    os.close(log)
+    return plan
 
 
 def _failed(error: KvbenchError) -> int:

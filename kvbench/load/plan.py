@@ -10,10 +10,12 @@ from kvbench.errors import InputError
 from kvbench.spec.access import NO_ACCESS, Access, Api
 from kvbench.spec.crew import Crew
 
-__all__ = ["PLAN_FILE", "LoadPlan", "read_plan"]
+__all__ = ["LOG_FILE", "PLAN_FILE", "LoadPlan", "read_plan"]
 
 PLAN_FILE = "load-plan.json"
 """In `LoadPlan.out`. It is there before the first request is sent, and stays."""
+LOG_FILE = "load.log"
+"""Beside it: what the driver's process writes to stderr."""
 
 
 class LoadPlan(BaseModel):

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from kvbench.errors import InputError, LoadError
 from kvbench.interrupts import undisturbed
-from kvbench.load.plan import PLAN_FILE, LoadPlan
+from kvbench.load.plan import LOG_FILE, PLAN_FILE, LoadPlan
+from kvbench.load.spare import take_driver
 from kvbench.record.atomic import write_text
 
 __all__ = ["LoadResult", "child_number", "run_load"]
@@ -72,13 +73,13 @@ class _Driver:
     def __init__(self, plan: LoadPlan) -> None:
         path = plan.out / PLAN_FILE
         write_text(path, plan.model_dump_json(indent=1) + "\n")
-        self._log = plan.out / "load.log"
+        self._log = plan.out / LOG_FILE
         alone = plan.crew.single
         self._kill_s = KILL_S if alone else CREW_KILL_S
         # A session of its own: Ctrl-C goes to kvbench alone, which then ends the driver. Its stdin is this
         # process's alone, so that it closes, and the driver stops, whatever ends this process.
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self._process = (take_driver(path) if alone else None) or subprocess.Popen(
                 [sys.executable, "-m", "kvbench.load.driver" if alone else "kvbench.load.master", os.fspath(path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -20,6 +20,7 @@ from kvbench.errors import InputError, LoadError
 from kvbench.judge.client import lateness
 from kvbench.load.recorder import read_part
 from kvbench.load.run import run_load
+from kvbench.load.spare import driver_ahead
 from kvbench.spec.access import Access
 from kvbench.workload.schedule import Schedule, Segment
 from kvbench.workload.storage import write_schedule
@@ -87,6 +88,7 @@ def test_a_round_ends_with_its_tables_its_figures_and_its_story(tmp_path: Path) 
     assert (result.planned, result.rows) == (13, 13)
     assert pq.read_table(tmp_path / "requests.parquet").num_rows == 13
     assert pq.read_table(tmp_path / "tokens.parquet").num_rows == 13 * 4
+    assert not [*tmp_path.glob("*.arrows")]
     assert [event["event"] for event in told] == ["ready", "prime", "primed", "started", "progress", "finished"]
     assert result.started_monotonic is not None
     arrivals = sorted(sent.at - result.started_monotonic for sent in server.requests[1:])
@@ -175,6 +177,29 @@ def test_killed_it_loses_at_most_the_last_two_seconds(tmp_path: Path) -> None:
     assert tokens >= 4 * len(ids)
 
 
+def test_killed_it_leaves_what_had_come_of_answers_that_take_longer(tmp_path: Path) -> None:
+    """Given an answer of 40 s among short ones, then it has no row, and what was known of it is on disk."""
+    long = request(0, 0.0, output_tokens=2000)
+    planned = schedule(long, *(request(i, i * 0.05) for i in range(1, 400)), for_s=20.0)
+    with (
+        ScriptedServer(Normal(gap_s=0.02)) as server,
+        started_driver(planned, server.url, tmp_path) as process,
+    ):
+        while len(server.requests) < 100:
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    played_s = 99 * 0.05
+    ids = [id_ for batch in read_part(tmp_path / "requests.part.arrows") for id_ in batch["id"].to_pylist()]
+    assert 0 not in ids
+    assert len(ids) > (played_s - 2.5) / 0.05
+    (under_way,) = [row for batch in read_part(tmp_path / "under-way.part.arrows") for row in batch.to_pylist()]
+    assert (under_way["id"], under_way["http_status"]) == (0, 200)
+    assert under_way["t_s"] > played_s - 2.0
+    assert 0 <= under_way["sent_s"] < under_way["first_read_s"] < under_way["last_read_s"] <= under_way["t_s"]
+    assert 50 < under_way["reads"] < 2000
+
+
 def interrupt(event: dict[str, object]) -> None:
     if event["event"] == "started":
         raise KeyboardInterrupt
@@ -210,6 +235,53 @@ def test_a_crash_is_told_with_the_drivers_own_words(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"schedule\.parquet") as raised:
         run_load(plan_for("http://127.0.0.1:1", tmp_path), on_event=lambda _: None, should_stop=never)
     assert "Traceback" not in str(raised.value)
+
+
+class TestDriverAhead:
+    """A driver that was started before its plan was known."""
+
+    def test_it_is_the_one_that_plays(self, tmp_path: Path) -> None:
+        write_schedule(steady(12, 0.1), tmp_path / "schedule.parquet")
+        playing: list[list[int]] = []
+        with ScriptedServer(Normal()) as server, driver_ahead(wanted=True):
+            ahead = drivers()
+            result = run_load(
+                plan_for(server.url, tmp_path), on_event=lambda _: playing.append(drivers()), should_stop=never
+            )
+            assert drivers() == []
+        assert len(ahead) == 1
+        assert playing[0] == ahead
+        assert result.complete
+        assert result.rows == 12
+        assert not (tmp_path / "load.log").exists(), "there was nothing to say"
+
+    def test_one_that_nobody_took_is_gone_afterwards(self) -> None:
+        with driver_ahead(wanted=False):
+            assert drivers() == []
+
+        def interrupted() -> None:
+            with driver_ahead(wanted=True):
+                assert len(drivers()) == 1
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert drivers() == []
+
+    def test_one_that_died_is_replaced(self, tmp_path: Path) -> None:
+        write_schedule(steady(3, 0.1), tmp_path / "schedule.parquet")
+        with ScriptedServer(Normal()) as server, driver_ahead(wanted=True):
+            (ahead,) = drivers()
+            os.kill(ahead, signal.SIGKILL)
+            psutil.wait_procs([psutil.Process(ahead)], timeout=5)
+            result = run_load(plan_for(server.url, tmp_path), on_event=lambda _: None, should_stop=never)
+        assert result.complete
+
+    def test_its_last_words_are_kept(self, tmp_path: Path) -> None:
+        (tmp_path / "schedule.parquet").write_bytes(b"not a schedule")
+        with driver_ahead(wanted=True), pytest.raises(LoadError, match=r"schedule\.parquet"):
+            run_load(plan_for("http://127.0.0.1:1", tmp_path), on_event=lambda _: None, should_stop=never)
+        assert "schedule.parquet" in (tmp_path / "load.log").read_text()
 
 
 def test_a_missing_key_is_the_users_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
