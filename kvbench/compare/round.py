@@ -110,8 +110,12 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
         if not effective.differences and not job.prove_only:
             schedule = _schedule(job, journal, effective)
             unproven += room_for_prompts(schedule, endpoint)
-            workers = journal.manifest.crew.total
-            calibration = check_capacity(schedule, workers=workers, progress=lambda text: _on_progress(view, text))
+            calibration = check_capacity(
+                schedule,
+                journal.manifest.crew,
+                as_text=bool(endpoint.words),
+                progress=lambda text: _on_progress(view, text),
+            )
             observed = _drive(job, journal, engine, endpoint, schedule, launch, view, listener)
             if isinstance(engine, EmulatedEngine):
                 keep_told(directory, engine.told_sources(job.index))

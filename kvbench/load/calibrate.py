@@ -1,8 +1,8 @@
 """What the client can do on this host: measured against a loopback server of its own, kept per host.
 
 The load driver plays Poisson arrivals with everything that it does in a round; its CPU per event gives its
-capacity, the server's own send times its timestamp error. Needs some seconds, once per host, kernel, Python and
-kvbench.
+capacity, the server's own send times its timestamp error. What prompts cost is measured beside it. Needs some
+seconds, once per host, kernel, Python and kvbench.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from kvbench import __version__
 from kvbench.engine.environment import kvbench_home
 from kvbench.engine.scratch import Scratch, scratch
 from kvbench.errors import LoadError, RecordError
+from kvbench.load.bodies import Bodies
 from kvbench.load.plan import LoadPlan
 from kvbench.load.run import LoadResult, run_load
 from kvbench.record.atomic import write_text
@@ -40,7 +41,10 @@ RATE = 120.0
 TOKENS = 128
 SECONDS = 3.0
 """120 requests/s of 128 tokens are 15,000 events/s, with 160 answers under way, for three seconds."""
-_VERSION = 1
+PROMPTS, PROMPT_TOKENS = 64, 8192
+"""Prompts whose making is timed; half a million tokens take some hundredths of a second."""
+_WORDS = tuple(f" w{number}" for number in range(256))
+_VERSION = 2
 _STOP_S = 10.0
 
 
@@ -51,6 +55,10 @@ class Calibration(BaseModel):
 
     capacity_events_per_s: float
     """Streamed events that one worker can take: the inverse of its CPU per event, all threads together."""
+    prompt_tokens_per_s: float
+    """Tokens of unique prompts that one worker can make, sent as token ids: the inverse of its CPU for each."""
+    text_prompt_tokens_per_s: float
+    """The same, as text."""
     timestamp_error_p50_s: float
     timestamp_error_p99_s: float
     """Recorded receive time minus the server's send time."""
@@ -121,7 +129,17 @@ def calibrate() -> Calibration:
                 token_id_range=(32, 255),
             )
             result = run_load(plan, on_event=lambda _: None, should_stop=lambda: False)
-        return _measured(result, directory)
+        return _measured(result, directory, plan)
+
+
+def _prompt_tokens_per_s(plan: LoadPlan) -> float:
+    """How many tokens of prompts a second of CPU is enough for."""
+    bodies = Bodies(plan)
+    bodies.make((Segment(-1, PROMPT_TOKENS),), 1)  # what is made once is not to be counted
+    before_s = time.thread_time()
+    for identity in range(PROMPTS):
+        bodies.make((Segment(identity, PROMPT_TOKENS),), 1)
+    return PROMPTS * PROMPT_TOKENS / (time.thread_time() - before_s)
 
 
 def _schedule() -> Schedule:
@@ -182,7 +200,7 @@ def _server(place: Scratch) -> Iterator[int]:
                 stream.close()
 
 
-def _measured(result: LoadResult, directory: Path) -> Calibration:
+def _measured(result: LoadResult, directory: Path, plan: LoadPlan) -> Calibration:
     failed = result.figures.get("failed", 0.0)
     if failed or not result.complete or not result.figures.get("client_cpu_s") or result.started_monotonic is None:
         raise LoadError(
@@ -194,6 +212,8 @@ def _measured(result: LoadResult, directory: Path) -> Calibration:
     figures = result.figures
     return Calibration(
         capacity_events_per_s=figures["events"] / figures["client_cpu_s"],
+        prompt_tokens_per_s=_prompt_tokens_per_s(plan),
+        text_prompt_tokens_per_s=_prompt_tokens_per_s(plan.model_copy(update={"words": _WORDS})),
         timestamp_error_p50_s=float(np.quantile(errors_s, 0.5)),
         timestamp_error_p99_s=float(np.quantile(errors_s, 0.99)),
         send_lag_p50_s=figures["send_lag_p50_s"],
