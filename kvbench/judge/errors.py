@@ -1,9 +1,15 @@
-"""Error rates: failed requests over offered ones, pooled over rounds, with exact binomial bounds."""
+"""Error rates: failed requests over offered ones, pooled over rounds, with exact binomial bounds.
+
+Failures of one session are not independent: a turn that fails cancels those after it. The rate counts them all; the
+bounds are those of so many independent requests as tell as much.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from kvbench.judge import wording
 from kvbench.judge.case import JudgedRound, Question, Ruling
@@ -11,6 +17,7 @@ from kvbench.judge.evaluation import DECIDED, Limit, limits, status_of, unknown,
 from kvbench.judge.looks import nominal_level
 from kvbench.judge.needed import units_for_rate
 from kvbench.judge.rates import ratio_bounds, share_lower, share_upper
+from kvbench.judge.together import conversations, design_effect
 from kvbench.judge.verdict import RuleResult, Status
 
 __all__ = ["evaluate_errors", "requests_for_error_rate"]
@@ -19,24 +26,41 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class _Failures:
-    """Failed requests of each arm, each with how many were offered."""
+class _Counted:
+    """Failed requests of one arm, and how many were offered."""
 
-    baseline: tuple[int, int]
-    candidate: tuple[int, int]
+    failed: int
+    offered: int
+    design_effect: float
+
+    @property
+    def rate(self) -> float:
+        return self.failed / self.offered
+
+    @property
+    def independent(self) -> tuple[float, float]:
+        """The same share of so many requests as tell as much about it, independent of each other."""
+        return self.failed / self.design_effect, self.offered / self.design_effect
+
+
+@dataclass(frozen=True)
+class _Failures:
+    """Those of each arm."""
+
+    baseline: _Counted
+    candidate: _Counted
 
     def bounds(self, limit: Limit, lower: float, upper: float) -> Interval:
         """Exact bounds of the candidate's rate, or of its ratio to the baseline's."""
         if limit.ratio:
-            return ratio_bounds(self.candidate, self.baseline, lower, upper)
-        return share_lower(*self.candidate, lower), share_upper(*self.candidate, upper)
+            return ratio_bounds(self.candidate.independent, self.baseline.independent, lower, upper)
+        return share_lower(*self.candidate.independent, lower), share_upper(*self.candidate.independent, upper)
 
     def effect(self, limit: Limit) -> float | None:
         """The rate or the ratio; None where the baseline had no failure to compare with."""
-        rate = self.candidate[0] / self.candidate[1]
         if not limit.ratio:
-            return rate
-        return rate / (self.baseline[0] / self.baseline[1]) if self.baseline[0] else None
+            return self.candidate.rate
+        return self.candidate.rate / self.baseline.rate if self.baseline.failed else None
 
 
 def requests_for_error_rate(limit: float, alpha: float) -> int:
@@ -54,15 +78,16 @@ def evaluate_errors(question: Question) -> Ruling:
         _count([pair.baseline for pair in pairs], rule.class_),
         _count([pair.candidate for pair in pairs], rule.class_),
     )
-    if not (failures.baseline[1] and failures.candidate[1]):
+    if not (failures.baseline.offered and failures.candidate.offered):
         return unknown(rule, question.kind, "was not measured: no request in a complete pair of rounds")
     return worst([_against(question, limit, failures) for limit in bounds])
 
 
-def _count(rounds: list[JudgedRound], class_: str) -> tuple[int, int]:
+def _count(rounds: list[JudgedRound], class_: str) -> _Counted:
     members = [(round_.latencies, round_.latencies.of_class(class_)) for round_ in rounds]
-    failed = sum(int(latencies.failed[chosen].sum()) for latencies, chosen in members)
-    return failed, sum(int(chosen.sum()) for _, chosen in members)
+    failed = np.concatenate([np.empty(0, np.bool_), *(latencies.failed[chosen] for latencies, chosen in members)])
+    groups = conversations([latencies.column("session")[chosen] for latencies, chosen in members])
+    return _Counted(int(failed.sum()), len(failed), design_effect(failed, groups))
 
 
 def _against(question: Question, limit: Limit, failures: _Failures) -> Ruling:
@@ -76,8 +101,8 @@ def _against(question: Question, limit: Limit, failures: _Failures) -> Ruling:
         status=status,
         metric=question.rule.metric,
         class_=question.rule.class_,
-        baseline=failures.baseline[0] / failures.baseline[1],
-        candidate=failures.candidate[0] / failures.candidate[1],
+        baseline=failures.baseline.rate,
+        candidate=failures.candidate.rate,
         unit="fraction",
         effect=failures.effect(limit),
         ci=_finite(failures.bounds(limit, case.alpha, case.alpha)),
@@ -95,7 +120,7 @@ def _finite(interval: Interval | None) -> Interval | None:
 def _needed(question: Question, limit: Limit, failures: _Failures) -> tuple[int, int] | None:
     if limit.ratio or not limit.upper:
         return None
-    failed, offered = failures.candidate
+    failed, offered = failures.candidate.independent
     at_stake = question.stakes.kept if failed <= limit.amount * offered else question.stakes.broken
     level = nominal_level(at_stake, question.case.units.look.at_end)
     if not level:
@@ -104,12 +129,19 @@ def _needed(question: Question, limit: Limit, failures: _Failures) -> tuple[int,
 
 
 def _text(question: Question, limit: Limit, failures: _Failures, decision: Interval | None, status: Status) -> str:
-    failed, offered = failures.candidate
-    words = f"{wording.what(question.rule.metric, None, question.rule.class_)}: {failed:,} of {offered:,} failed"
+    baseline, candidate = failures.baseline, failures.candidate
+    words = f"{wording.what(question.rule.metric, None, question.rule.class_)}: {_so_many(candidate)} failed"
     show = wording.share
     if limit.ratio:
-        words += f" instead of {failures.baseline[0]:,} of {failures.baseline[1]:,}, ratio"
+        words += f" instead of {_so_many(baseline)}, ratio"
         show = wording.ratio
     if decision is not None:
         words += f" [{show(decision[0])}, {show(decision[1]) if math.isfinite(decision[1]) else 'unbounded'}]"
     return f"{words}; {limit.words} {show(limit.amount)} asked for: {DECIDED[question.kind][status]}"
+
+
+def _so_many(counted: _Counted) -> str:
+    words = f"{counted.failed:,} of {counted.offered:,}"
+    if counted.design_effect == 1.0:
+        return words
+    return f"{words} (with the rest of their sessions; worth {counted.independent[0]:.3g} independent failures)"

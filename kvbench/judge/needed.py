@@ -34,8 +34,11 @@ def units_needed(
     return None if low is None else (low, high or MOST_UNITS)
 
 
-def units_for_rate(failures: int, trials: int, units: int, limit: float, *, alpha: float) -> tuple[int, int] | None:
-    """Units after which the same rate of failures would be proven to lie on its side of `limit`."""
+def units_for_rate(
+    failures: float, trials: float, units: int, limit: float, *, alpha: float
+) -> tuple[int, int] | None:
+    """Units after which the same rate of failures would be proven to lie on its side of `limit`. Counts need not be
+    whole."""
     if units < 1 or trials < 1:
         return None
     rate, per_unit = failures / trials, trials / units

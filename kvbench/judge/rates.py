@@ -89,7 +89,7 @@ def share_lower(hits: float, trials: float, alpha: float) -> float:
 
 
 def ratio_bounds(
-    candidate: tuple[int, int], baseline: tuple[int, int], alpha_lower: float, alpha_upper: float
+    candidate: tuple[float, float], baseline: tuple[float, float], alpha_lower: float, alpha_upper: float
 ) -> tuple[float, float]:
     """Bounds of the ratio of two small shares, each (hits, trials).
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -91,3 +92,48 @@ class TestErrorRate:
         found = guardrail(self.failing([1, 0, 0]), {"metric": "error_rate", "max_ratio": 1.1})
         assert (found.status, found.effect, found.decision_ci, found.ci) == ("unknown", None, None, None)
         assert "unbounded" in found.text
+
+
+class TestSessions:
+    """A turn that fails cancels those after it: however many requests that are, it is one failure."""
+
+    RULE: ClassVar = {"metric": "error_rate", "max": 0.02}
+
+    def failing(self, sessions: int, *, turns: int = 10) -> list[RoundPair]:
+        """In each of three rounds of 170 requests in sessions of ten turns, the last `turns` of some sessions."""
+        pairs = good_pairs(3, n=170)
+        for place, pair in enumerate(pairs):
+            table = pair.candidate.requests.assign(session=np.arange(170) // 10)
+            lost = (table["session"] < sessions) & (np.arange(170) % 10 >= 10 - turns)
+            pairs = with_candidate(pairs, place, requests=fail(table, lost.to_numpy()))
+        return pairs
+
+    def test_a_failed_session_in_each_round_is_three_failures_and_not_thirty(self) -> None:
+        found = guardrail(self.failing(1), self.RULE)
+        assert found.status == "unknown"
+        assert found.candidate == pytest.approx(30 / 510), "the rate is of all that failed"
+        # As three failed sessions of fifty-one tell.
+        exact = stats.binomtest(3, 51).proportion_ci(0.95, method="exact")
+        assert found.ci == pytest.approx((exact.low, exact.high), rel=0.07)
+        assert found.text.startswith("error rate: 30 of 510 (with the rest of their sessions; worth 3")
+
+    def test_the_same_number_of_requests_each_for_itself_is_proof(self) -> None:
+        found = guardrail(TestErrorRate().failing([10, 10, 10]), self.RULE)
+        assert (found.status, found.candidate) == ("fail", pytest.approx(30 / 510))
+
+    def test_many_failed_sessions_are_proof(self) -> None:
+        assert guardrail(self.failing(8), self.RULE).status == "fail"
+
+    def test_one_failure_each_is_as_many_failures(self) -> None:
+        found = guardrail(self.failing(3, turns=1), self.RULE)
+        exact = stats.binomtest(9, 510).proportion_ci(0.95, method="exact")
+        assert found.ci == pytest.approx((exact.low, exact.high))
+        assert "9 of 510 failed" in found.text
+
+    def test_a_ratio_heeds_them_in_either_arm(self) -> None:
+        pairs = self.failing(1)
+        for place, pair in enumerate(pairs):
+            pairs = with_baseline(pairs, place, requests=fail(pair.baseline.requests, slice(0, 3)))
+        found = guardrail(pairs, {"metric": "error_rate", "max_ratio": 1.1})
+        assert (found.status, found.effect) == ("unknown", pytest.approx(30 / 9))
+        assert "worth 3" in found.text
