@@ -30,7 +30,8 @@ from tests.load.server import Normal, Peer, Request, ScriptedServer
 
 KS_LEVEL = 0.001
 """So low that a busy machine raises no false alarm; the same requests took the same time at the server."""
-PLANNED, SESSIONS, PRIMING = 60, 6, 2
+PLANNED, SESSIONS, PRIMING = 160, 10, 2
+RATE = 40
 ALL = PLANNED + SESSIONS + PRIMING
 
 
@@ -90,7 +91,7 @@ def steady(count: int, gap_s: float) -> Schedule:
 
 def mixed() -> Schedule:
     """A Poisson process at a low rate, sessions of two turns at its beginning, and two priming requests."""
-    times = np.cumsum(np.random.default_rng(7).exponential(1 / 20, PLANNED))
+    times = np.cumsum(np.random.default_rng(7).exponential(1 / RATE, PLANNED))
     requests = []
     for number, at_s in enumerate(times):
         session = number if number < 3 * SESSIONS and number % 3 == 0 else None
@@ -163,6 +164,12 @@ class TestOneClient:
         assert len(one.ttft_s) == len(several.ttft_s) == PLANNED + SESSIONS
         assert ks_2samp(one.ttft_s, several.ttft_s).pvalue > KS_LEVEL
         assert ks_2samp(one.tpot_s, several.tpot_s).pvalue > KS_LEVEL
+
+    def test_those_tests_would_tell_other_latencies_apart(self, played: dict[int, Played]) -> None:
+        """Given as many, of which all are 40 ms longer, or half as long again, or all as long as their mean is."""
+        for own in (played[1].ttft_s, played[1].tpot_s * 3):
+            for other in (own + 0.04, own * 1.5, own * 0 + own.mean()):
+                assert ks_2samp(own, other).pvalue < KS_LEVEL
 
     @pytest.mark.parametrize("workers", [1, 2, 4])
     def test_there_is_one_result_whatever_their_number(self, played: dict[int, Played], workers: int) -> None:

@@ -95,6 +95,17 @@ def test_a_poisson_ramp_has_exponential_gaps_in_operational_time() -> None:
     assert stats.kstest(given_the_count, stats.uniform().cdf).pvalue > _ALARM
 
 
+@pytest.mark.parametrize("other", ["constant", 0.8, 1.25, 2.0])
+def test_that_test_of_exponential_gaps_rejects_another_process_of_the_same_rate(other) -> None:
+    """Given as many arrivals of the same ramp, constant ones or gamma with that cv, nothing fitted."""
+    profile = profile_of([(50, 10, 10), (300, 10, 60), (100, 60, 5)])
+    stream = Stream(11, "ramp")
+    times = constant(profile) if other == "constant" else gamma(profile, other, stream)
+    assert len(times) == pytest.approx(profile.expected, rel=0.1)
+    gaps = [b - a for a, b in pairwise([0.0, *(expected_until(profile, t) for t in times)])]
+    assert stats.kstest(gaps, stats.expon().cdf).pvalue < _ALARM
+
+
 def test_constant_arrivals_start_at_zero_and_keep_their_distance() -> None:
     assert constant(profile_of([(2, 4, 4)])) == pytest.approx([k / 4 for k in range(8)])
 
@@ -118,6 +129,12 @@ def test_gamma_gaps_have_the_asked_mean_and_variation(cv: float) -> None:
     gaps = [b - a for a, b in pairwise(gamma(profile, cv, Stream(5, "gaps")))]
     asked = stats.gamma(1 / cv**2, scale=cv**2 / 4)
     assert stats.kstest(gaps, asked.cdf).pvalue > _ALARM
+
+
+def test_that_test_of_gamma_gaps_tells_one_variation_from_another() -> None:
+    gaps = [b - a for a, b in pairwise(gamma(profile_of([(5000, 4, 4)]), 2.0, Stream(5, "gaps")))]
+    assert stats.kstest(gaps, stats.gamma(1 / 2.5**2, scale=2.5**2 / 4).cdf).pvalue < _ALARM
+    assert stats.kstest(gaps, stats.expon(scale=1 / 4).cdf).pvalue < _ALARM
 
 
 @pytest.mark.parametrize("cv", [0.3, 3.0])

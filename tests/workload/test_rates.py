@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -189,6 +189,23 @@ def test_a_poisson_process_of_any_shape_is_the_one_that_was_asked_for(rate: obje
     assert stats.kstest([until(t_s) / until(400) for t_s in found], stats.uniform().cdf).pvalue > _ALARM
     low, high = stats.poisson(until(400)).ppf([_ALARM / 2, 1 - _ALARM / 2])
     assert low <= len(found) <= high
+    # and its gaps in operational time are those of the unit process, which others of the same rate do not have
+    assert exponential_p(found, until) > _ALARM
+
+
+@pytest.mark.parametrize("process", ["constant", "gamma"])
+@pytest.mark.parametrize("rate", [SINUSOID, ON_OFF, SPREAD], ids=["sinusoid", "on_off", "burst"])
+def test_that_test_rejects_another_process_of_the_same_rate(rate: object, process: str) -> None:
+    """Given as many seconds of it; gamma with a cv of 2."""
+    found, until = times(rate, {"for": "400s"}, process=process), counted(rate, 400)
+    assert len(found) == pytest.approx(until(400), rel=0.25)
+    assert exponential_p(found, until) < _ALARM
+
+
+def exponential_p(found: Sequence[float], until: Callable[[float], float]) -> float:
+    """Of the test whether gaps in operational time are exponential with mean 1; nothing is fitted."""
+    gaps = [until(later) - until(earlier) for earlier, later in pairwise(found)]
+    return float(stats.kstest(gaps, stats.expon().cdf).pvalue)
 
 
 @pytest.mark.parametrize("rate", [SINUSOID, SPREAD], ids=["sinusoid", "burst"])
