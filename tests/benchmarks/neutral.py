@@ -34,6 +34,8 @@ from kvbench.workload.storage import write_schedule
 CPUS = sorted(os.sched_getaffinity(0))
 SERVER_CPU, CLIENT_CPU = CPUS[0], CPUS[-1]
 PRIORITY = 50
+ABOVE = 20
+"""More than the client's own threads differ by."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def server(place: Path, *, ttft_ms: float = 50.0, itl_ms: float = 10.0, step_ms:
     )
     try:
         os.sched_setaffinity(process.pid, {SERVER_CPU})
-        _prefer(process.pid)
+        prefer(process.pid)
         for _ in range(200):
             with socket.socket() as sock:
                 if sock.connect_ex(("127.0.0.1", port)) == 0:
@@ -190,7 +192,7 @@ def play(planned: Schedule, port: int, place: Path, *, stop_after_s: float | Non
     for line in process.stdout:
         event = json.loads(line)
         if event["event"] == "ready":
-            _prefer(process.pid)
+            prefer(process.pid)
         elif event["event"] == "started":
             zero_s, start_cpu_s, start_s = event["monotonic"], time.clock_gettime(clock), event["monotonic"] - begun
         elif event["event"] == "progress" and stop_after_s is not None and event["t_s"] >= stop_after_s:
@@ -215,7 +217,7 @@ def read_in_c(place: Path, port: int, *, streams: int, tokens: int, for_s: float
         [*_pinned(CLIENT_CPU), place / "creader", *map(str, options), "--out", place / "reader.bin"],
         stdout=subprocess.PIPE,
     )
-    _prefer(process.pid)
+    prefer(process.pid)
     told, _ = process.communicate()
     return {name: value for name, value in json.loads(told).items() if isinstance(value, int | float)}
 
@@ -224,12 +226,14 @@ def _pinned(cpu: int) -> list[str]:
     return ["taskset", "-c", str(cpu)]
 
 
-def _prefer(pid: int) -> None:
-    """Before other work of the machine, other load drivers included."""
+def prefer(pid: int, *, above_client: bool = False) -> None:
+    """Before other work of the machine, other load drivers included; or before the client, too. Where that is not
+    permitted, nothing is changed."""
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             ahead = os.sched_getparam(int(thread.name)).sched_priority  # of its own, kept among its threads
-            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(PRIORITY + ahead))
+            priority = PRIORITY + ABOVE if above_client else PRIORITY + ahead
+            os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(priority))
 
 
 def reader_errors_ms(place: Path, true: Truth) -> NDArray[np.float64]:
