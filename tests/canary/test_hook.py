@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,36 @@ def test_the_end_of_what_a_failed_one_said_is_told(tmp_path: Path, script: str, 
 def test_one_that_cannot_be_run_says_why(tmp_path: Path) -> None:
     canary = loaded(tmp_path, '{hook: ["/no/such/hook"], armed: true}').canary
     assert fire(canary, {}, "id-1").text == "/no/such/hook cannot be run: No such file or directory"
+
+
+def test_a_post_is_done_with_its_status_whatever_becomes_of_the_rest(tmp_path: Path) -> None:
+    """An answer that stays away after 200 would else count as none, and the post be sent again."""
+    received: list[str] = []
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(self.headers["X-Kvbench-Delivery"])
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+            over.wait(30)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    breach = {"post": f"http://127.0.0.1:{server.server_port}/x", "armed": True, "timeout": "1s", "retries": 1}
+    try:
+        result = fire(loaded(tmp_path, json.dumps(breach)).canary, {"a": 1}, "id-1", lambda _: None)
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert (result.state, received) == ("done", ["id-1"]), result.text
 
 
 @pytest.mark.parametrize("looks_back", [True, False])
