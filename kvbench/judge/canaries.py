@@ -10,8 +10,8 @@ import pandas as pd
 
 from kvbench.judge import wording
 from kvbench.judge.case import Case, Ruling
+from kvbench.judge.columns import numbers
 from kvbench.judge.evidence import ArmRound
-from kvbench.judge.latency import numbers
 from kvbench.judge.verdict import RuleResult, Status
 
 __all__ = ["CANARIES", "judge_canaries", "leaked"]

@@ -6,7 +6,6 @@ validity and stability.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -130,7 +129,7 @@ def build_case(comparison: Comparison) -> Case:
     """Read the usable pairs; what they hold is derived when a rule asks for it."""
     usable: list[RoundPair] = []
     judged: list[JudgedPair] = []
-    for pair in _in_order(comparison.pairs):
+    for pair in comparison.pairs:
         both = JudgedPair(
             JudgedRound(pair.baseline, comparison.workload), JudgedRound(pair.candidate, comparison.workload)
         )
@@ -139,7 +138,3 @@ def build_case(comparison: Comparison) -> Case:
             judged.append(both)
     units = independent_units(usable, comparison.rules.rounds, attached=comparison.attached)
     return Case(comparison, tuple(judged), units)
-
-
-def _in_order(pairs: Sequence[RoundPair]) -> list[RoundPair]:
-    return sorted(pairs, key=lambda pair: pair.index)

@@ -8,7 +8,6 @@ import numpy as np
 
 from kvbench.judge import wording
 from kvbench.judge.evidence import ArmRound
-from kvbench.judge.instrument import send_lag_max, send_lag_p99
 from kvbench.judge.latency import RoundLatencies, carries
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
@@ -28,7 +27,7 @@ def lateness(recorded: ArmRound, rules: Rules, workload: Workload) -> list[str]:
     """How the client was late: by the p99 of its send lag, by standing still, or by what its lag makes of a
     quantile that is judged. The budget for the send lag is that of all three; to stand still takes a second."""
     budget_s = rules.validity.send_lag_p99
-    p99_s = send_lag_p99(recorded)
+    p99_s = recorded.send_lag.p99_s
     if p99_s is not None and p99_s > budget_s:
         return [f"sent late, p99 {wording.value(p99_s, 's')} after the intended time, {_allowed(budget_s)}"]
     return [*_stood_still(recorded, max(STOOD_STILL_S, budget_s)), *_moved(recorded, rules, workload)]
@@ -39,7 +38,7 @@ def _allowed(budget_s: float) -> str:
 
 
 def _stood_still(recorded: ArmRound, limit_s: float) -> Iterable[str]:
-    sent_s, read_s = send_lag_max(recorded), recorded.load.get("read_lag_max_s")
+    sent_s, read_s = recorded.send_lag.max_s, recorded.load.get("read_lag_max_s")
     if sent_s is not None and sent_s > limit_s:
         yield f"stood still: a request went out {wording.value(sent_s, 's')} after its intended time"
     elif read_s is not None and read_s > limit_s:
@@ -53,8 +52,9 @@ def _moved(recorded: ArmRound, rules: Rules, workload: Workload) -> Iterable[str
         for rule in (*rules.guardrails, *rules.benefits)
         if rule.metric in FROM_INTENDED and rule.quantile is not None
     )
-    if not judged or not len(recorded.requests):
-        return
+    largest_s = recorded.send_lag.max_s
+    if not judged or largest_s is None or largest_s <= rules.validity.send_lag_p99:
+        return  # no quantile moves by more than the largest lag
     latencies = RoundLatencies(recorded, workload.request_timeout)
     lags_s = np.nan_to_num(latencies.column("sent_s") - latencies.column("intended_s"))
     lags_s[latencies.failed] = 0.0  # it counts at the time-out, whenever it went out
@@ -73,8 +73,8 @@ def _moved(recorded: ArmRound, rules: Rules, workload: Workload) -> Iterable[str
 
 def without_socket(recorded: ArmRound) -> list[str]:
     """Requests, measured or not, for which the client's own host had no socket: no error of the server's."""
-    errors = recorded.requests["error"].astype("string")
-    lacking = errors[errors.str.startswith("client_limit:").fillna(False).astype(bool)]
+    errors = recorded.requests["error"].dropna().astype("string")
+    lacking = errors[errors.str.startswith("client_limit:").to_numpy(dtype=bool)]
     if not len(lacking):
         return []
     requests = wording.count(len(recorded.requests), "request")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kvbench.judge.case import Case, JudgedRound
 from kvbench.judge.latency import Sample
@@ -26,13 +26,21 @@ def latency_rows(case: Case) -> list[Row]:
 
 def _arm_rows(arm: str, rounds: list[JudgedRound]) -> Iterator[Row]:
     classes = sorted({name for round_ in rounds for name in round_.latencies.classes})
-    for class_ in ["all", *classes] if len(classes) > 1 else classes:
-        for metric in LATENCIES:
-            pooled = Sample.pooled([round_.latencies.sample(metric, class_) for round_ in rounds])
-            if not len(pooled):
-                continue
+    named = ["all", *classes] if len(classes) > 1 else classes
+    rows = {metric: _metric_rows(arm, metric, rounds, named) for metric in LATENCIES}
+    for class_ in named:
+        yield from (rows[metric][class_] for metric in LATENCIES if class_ in rows[metric])
+
+
+def _metric_rows(arm: str, metric: str, rounds: list[JudgedRound], classes: Sequence[str]) -> dict[str, Row]:
+    """By class; none of a class that has no value."""
+    samples = [round_.latencies.by_class(metric) for round_ in rounds]
+    rows: dict[str, Row] = {}
+    for class_ in classes:
+        pooled = Sample.pooled([sample(class_) for sample in samples])
+        if len(pooled):
             p50, p90, p99 = (None if math.isnan(figure) else figure for figure in pooled.quantiles(0.5, 0.9, 0.99))
-            yield {
+            rows[class_] = {
                 "arm": arm,
                 "class": class_,
                 "metric": metric,
@@ -42,3 +50,4 @@ def _arm_rows(arm: str, rounds: list[JudgedRound]) -> Iterator[Row]:
                 "p90": p90,
                 "p99": p99,
             }
+    return rows

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import pandas as pd
 
+from kvbench.judge.send_lag import SendLag, send_lag
 from kvbench.judge.series import Series, series_by
 from kvbench.judge.sources import Counters
 from kvbench.spec.profile import Profile
@@ -85,6 +86,11 @@ class ArmRound:
         return Counters(self.metrics)
 
     @cached_property
+    def send_lag(self) -> SendLag:
+        """How late the measured requests went out, read once from `requests`."""
+        return send_lag(self.requests)
+
+    @cached_property
     def host_samples(self) -> dict[str, Series]:
         """Figures of the host by name, read once from `host`."""
         return {name: series for (name,), series in series_by(self.host, "name")}
@@ -127,3 +133,7 @@ class Comparison:
     """Differences between the two profiles outside tiers that were not allowed by name."""
     attached: bool = False
     predictions: tuple[Prediction, ...] = ()
+
+    def in_order(self) -> Comparison:
+        """The same, its pairs in the order of their rounds."""
+        return replace(self, pairs=tuple(sorted(self.pairs, key=lambda pair: pair.index)))

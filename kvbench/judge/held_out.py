@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from kvbench.judge.case import Case, JudgedRound
-from kvbench.judge.latency import Floats
+from kvbench.judge.columns import Floats
 from kvbench.judge.quality import Holdout
 
 __all__ = ["METHOD", "held_out"]

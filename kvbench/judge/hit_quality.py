@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedRound
-from kvbench.judge.latency import Bools, Floats
+from kvbench.judge.columns import Bools, Floats, Rows, median, rows
 from kvbench.judge.movement import lookup_wait, movement, preemptions, tier_lives, written_bytes
 from kvbench.judge.neighbours import neighbours
 from kvbench.judge.paired import Levels, estimate
@@ -39,14 +39,15 @@ def hit_quality(case: Case) -> HitQuality | None:
     if not any(pair.candidate.ledger.split.any() for pair in case.pairs):
         return None
     requests, total = _of_both_arms(case)
-    fit = fit_mix(requests, confidence=case.confidence)
     candidates = [pair.candidate for pair in case.pairs]
+    fit = fit_mix(requests, confidence=case.confidence)
+    priced = [_price(judged, fit) for judged in candidates]
     return HitQuality(
         method=_method(fit, total),
         costs=_costs(fit),
         ttft_by_source=_by_source(case),
-        worth=[] if fit is None else [row for tier in TIERS if (row := _worth(case, fit, tier)) is not None],
-        neighbours=neighbours(case, [_own_cost(fit, judged) for judged in candidates]),
+        worth=[] if fit is None else [row for tier in TIERS if (row := _worth(case, fit, priced, tier))],
+        neighbours=neighbours(case, [each.cost_s for each in priced]),
         movement=movement(candidates),
         lives=tier_lives(candidates),
         lookup_wait_s=lookup_wait(candidates),
@@ -74,13 +75,13 @@ def _chosen(judged: JudgedRound) -> Bools:
     return np.asarray(judged.ledger.split & (judged.latencies.per_request("ttft_service") > 0))
 
 
-def _requests(judged: JudgedRound, chosen: Bools, group: int, *, candidate: bool) -> Requests:
-    count = int(chosen.sum())
+def _requests(judged: JudgedRound, chosen: Rows, group: int, *, candidate: bool) -> Requests:
+    seconds = judged.latencies.per_request("ttft_service")[chosen]
     return Requests(
         tokens={source: judged.ledger.tokens(source)[chosen] for source in SOURCES},
-        seconds=judged.latencies.per_request("ttft_service")[chosen],
-        groups=np.full(count, group, np.int64),
-        of_candidate=np.full(count, candidate),
+        seconds=seconds,
+        groups=np.full(len(seconds), group, np.int64),
+        of_candidate=np.full(len(seconds), candidate),
     )
 
 
@@ -176,24 +177,23 @@ def source_rows(
             prompt_tokens_from=low,
             prompt_tokens_to=2 * low - 1,
             n=len(ttft),
-            ttft_p50_s=float(np.median(ttft)),
-            service_p50_s=float(np.median(np.concatenate(service))),
+            ttft_p50_s=median(ttft),
+            service_p50_s=median(np.concatenate(service)),
             service_ci=interval(service),
         )
 
 
 def _kinds(judged: JudgedRound) -> dict[tuple[str, int], Bools]:
     """Which requests are of which kind: main source, and power of two below the prompt's length."""
-    tokens = np.column_stack([judged.ledger.tokens(source) for source in SOURCES])
     split = judged.ledger.split
-    main = np.argmax(np.where(split[:, None], tokens, 0.0), axis=1)
-    prompt = np.where(split, tokens.sum(axis=1), 1.0)
-    low = 2 ** np.floor(np.log2(np.maximum(prompt, 1.0))).astype(np.int64)
-    kind = np.where(split, low * len(SOURCES) + main, -1)
+    tokens = np.stack([judged.ledger.tokens(source)[split] for source in SOURCES])
+    power = np.frexp(np.maximum(tokens.sum(axis=0), 1.0))[1] - 1
+    kind = np.full(len(split), -1)
+    kind[split] = power * len(SOURCES) + np.argmax(tokens, axis=0)
     found: dict[tuple[str, int], Bools] = {}
-    for one in np.unique(kind[split]).tolist():
+    for one in np.flatnonzero(np.bincount(kind[split])).tolist():
         length, place = divmod(one, len(SOURCES))
-        found[SOURCES[place], length] = np.asarray(kind == one)
+        found[SOURCES[place], 2**length] = np.asarray(kind == one)
     return found
 
 
@@ -202,7 +202,7 @@ def _values(judged: JudgedRound, metric: str, chosen: Bools | None) -> Floats:
 
 
 def _interval_of_medians(case: Case, each: Sequence[Floats]) -> tuple[float, float] | None:
-    medians = {place: float(np.median(values)) for place, values in enumerate(each) if len(values) >= FEWEST}
+    medians = {place: median(values.copy()) for place, values in enumerate(each) if len(values) >= FEWEST}
     units = case.units.only(list(medians))
     levels = Levels(case.alpha, case.alpha)
     return estimate(units.average(medians), units.look, confidence=case.confidence, levels=levels).ci
@@ -211,18 +211,37 @@ def _interval_of_medians(case: Case, each: Sequence[Floats]) -> tuple[float, flo
 # -- what hits were worth --------------------------------------------------------------------------------------
 
 
-def _own_cost(fit: MixFit | None, judged: JudgedRound) -> Floats:
-    """What each request's TTFT is by the fitted line; zero where nothing is known of it."""
-    costs = np.zeros(len(judged.latencies))
-    chosen = _chosen(judged)
-    if fit is not None and chosen.any():
-        costs[chosen] = fit.predicted(_requests(judged, chosen, 0, candidate=True))
-    return costs
+class _Priced(NamedTuple):
+    """One round of the candidate by the fitted line."""
+
+    cost_s: Floats
+    """What each request's TTFT is by the line; zero where nothing is known of it."""
+    saved: dict[str, tuple[Floats, Floats]]
+    """By tier: (seconds saved, tokens from the tier) of every request that had any from it."""
 
 
-def _worth(case: Case, fit: MixFit, tier: Literal["host", "disk"]) -> TierWorth | None:
-    """A request served by both tiers counts in each by the tokens that it had from there."""
-    rounds = [_saved(pair.candidate, fit, tier) for pair in case.pairs]
+def _price(judged: JudgedRound, fit: MixFit | None) -> _Priced:
+    """Computing would have taken what the line says, plus what requests without promotions took beyond the line. A
+    request served by both tiers counts in each by the tokens that it had from there."""
+    costs_s, chosen = np.zeros(len(judged.latencies)), rows(_chosen(judged))
+    requests = _requests(judged, chosen, 0, candidate=True)
+    if fit is None or not len(requests.seconds):
+        return _Priced(costs_s, dict.fromkeys(TIERS, (np.empty(0), np.empty(0))))
+    costs_s[chosen] = fit.predicted(requests)
+    behind = requests.tokens["host"] + requests.tokens["disk"]
+    beyond = (requests.seconds - costs_s[chosen])[behind == 0]
+    usual_s = float(beyond.mean()) if len(beyond) >= FEWEST else 0.0
+    saved_s = fit.computed_instead(requests) + usual_s - requests.seconds
+    saved: dict[str, tuple[Floats, Floats]] = {}
+    for tier in TIERS:
+        served = requests.tokens[tier] > 0
+        tokens = requests.tokens[tier][served]
+        saved[tier] = saved_s[served] * (tokens / behind[served]), tokens
+    return _Priced(costs_s, saved)
+
+
+def _worth(case: Case, fit: MixFit, priced: Sequence[_Priced], tier: Literal["host", "disk"]) -> TierWorth | None:
+    rounds = [each.saved[tier] for each in priced]
     saved = np.concatenate([seconds for seconds, _ in rounds])
     tokens = float(sum(tokens.sum() for _, tokens in rounds))
     if not len(saved):
@@ -245,24 +264,6 @@ def _worth(case: Case, fit: MixFit, tier: Literal["host", "disk"]) -> TierWorth 
         saved_s_per_gib_moved=_per_gib(total, _moved_bytes(case, tokens)),
         saved_s_per_gib_kept=_per_gib(total / count, _kept_bytes(case, tier)),
     )
-
-
-def _saved(judged: JudgedRound, fit: MixFit, tier: str) -> tuple[Floats, Floats]:
-    """(seconds saved, tokens from the tier) of every request that had any from it.
-
-    Computing would have taken what the line says, plus what requests without promotions took beyond the line.
-    """
-    chosen = _chosen(judged)
-    requests = _requests(judged, chosen, 0, candidate=True)
-    if not chosen.any():
-        return np.empty(0), np.empty(0)
-    behind = requests.tokens["host"] + requests.tokens["disk"]
-    beyond = (requests.seconds - fit.predicted(requests))[behind == 0]
-    usual_s = float(beyond.mean()) if len(beyond) >= FEWEST else 0.0
-    saved = fit.computed_instead(requests) + usual_s - requests.seconds
-    served = requests.tokens[tier] > 0
-    share = requests.tokens[tier][served] / behind[served]
-    return saved[served] * share, requests.tokens[tier][served]
 
 
 def _per_gib(saved_s: float, amount_bytes: float | None) -> float | None:

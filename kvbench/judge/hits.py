@@ -6,11 +6,13 @@ Both arms send the same requests, so each is its own control: cached in the cand
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from kvbench.judge import wording
-from kvbench.judge.case import Case, JudgedPair, Ruling
+from kvbench.judge.case import Case, JudgedPair, JudgedRound, Ruling
+from kvbench.judge.columns import Bools, Floats, Rows, common, median
 from kvbench.judge.evaluation import from_logs, status_of
 from kvbench.judge.latency import carries
 from kvbench.judge.looks import nominal_level
@@ -19,7 +21,7 @@ from kvbench.judge.needed import units_needed
 from kvbench.judge.paired import Estimate, Levels, estimate
 from kvbench.judge.verdict import RuleResult, Status
 
-__all__ = ["HITS_WORTH_IT", "judge_hits", "round_ratio"]
+__all__ = ["HITS_WORTH_IT", "judge_hits"]
 
 HITS_WORTH_IT = "hits-worth-it"
 DECIDED: dict[Status, str] = {
@@ -33,19 +35,22 @@ def judge_hits(case: Case) -> Ruling:
     """Hits of all new tiers together; of several, also those of the newest alone where they are proven slower: the
     tiers before it may hide that.
     """
-    together = _judged(case, None)
+    served = [_served(pair) for pair in case.pairs]
+    together = _judged(case, served, None)
     newest = case.newest_tier if len(case.added_tiers) > 1 else None
-    alone = _judged(case, newest) if newest is not None and together is not None else None
+    alone = _judged(case, served, newest) if newest is not None and together is not None else None
     if alone is not None and alone.result.status == "fail":
         return alone
     return together if together is not None else _unknown(case)
 
 
-def _judged(case: Case, tier: str | None) -> Ruling | None:
+def _judged(case: Case, served: list[_Served], tier: str | None) -> Ruling | None:
     """The median log ratio of a round is its figure; rounds with too few such requests say nothing. None: all have
     too few.
+
+    `tier`: only requests that had as much of their prompt from this one, as far as the ledger knows.
     """
-    each = [round_ratio(pair, tier) for pair in case.pairs]
+    each = [requests.ratio(tier) for requests in served]
     ratios = {place: ratio for place, ratio in enumerate(each) if ratio is not None}
     if not ratios:
         return None
@@ -82,24 +87,34 @@ def _judged(case: Case, tier: str | None) -> Ruling | None:
     return Ruling(result, needed)
 
 
-def round_ratio(pair: JudgedPair, tier: str | None = None) -> float | None:
-    """Median over requests of log(TTFT with the hit / TTFT computed); None when they are too few to carry it.
+class _Served(NamedTuple):
+    """Requests of a pair that were cached in the candidate and computed in the baseline."""
 
-    `tier`: only those that had as much of their prompt from this one, as far as the ledger knows.
-    """
+    candidate: JudgedRound
+    chosen: Rows
+    logs: Floats
+    """log(TTFT with the hit / TTFT computed)"""
+
+    def ratio(self, tier: str | None) -> float | None:
+        """Median of the log ratios; None when they are too few to carry it."""
+        logs = self.logs.copy() if tier is None else self.logs[self._mostly_from(tier)]
+        return median(logs) if carries(len(logs), 0.5) else None
+
+    def _mostly_from(self, tier: str) -> Bools:
+        prompt = self.candidate.latencies.column("prompt_tokens_planned")
+        return np.asarray((self.candidate.ledger.tokens(tier) >= MOSTLY * prompt)[self.chosen])
+
+
+def _served(pair: JudgedPair) -> _Served:
     baseline, candidate = pair.baseline.latencies, pair.candidate.latencies
-    _, left, right = np.intersect1d(baseline.ids, candidate.ids, return_indices=True)
+    left, right = common(baseline.ids, candidate.ids)
     prompt = candidate.column("prompt_tokens_planned")[right]
     extra = candidate.column("cached_tokens")[right] - baseline.column("cached_tokens")[left]
     hit = candidate.per_request("ttft_service")[right]
     computed = baseline.per_request("ttft_service")[left]
     chosen = (extra >= MOSTLY * prompt) & (extra > 0) & ~candidate.failed[right] & ~baseline.failed[left]
     chosen &= (hit > 0) & (computed > 0)
-    if tier is not None:
-        chosen &= pair.candidate.ledger.tokens(tier)[right] >= MOSTLY * prompt
-    if not carries(int(chosen.sum()), 0.5):
-        return None
-    return float(np.median(np.log(hit[chosen] / computed[chosen])))
+    return _Served(pair.candidate, np.arange(len(candidate))[right][chosen], np.log(hit[chosen] / computed[chosen]))
 
 
 def _unknown(case: Case) -> Ruling:

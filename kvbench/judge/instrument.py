@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from kvbench.judge.case import Case
+from kvbench.judge.columns import Floats
 from kvbench.judge.evidence import ArmRound, Comparison
-from kvbench.judge.latency import Floats, numbers
 from kvbench.judge.phases import measured_seconds, within_measured
+from kvbench.judge.send_lag import followed_lag
 from kvbench.judge.verdict import Instrument
 from kvbench.spec.workload import Workload
 
-__all__ = ["contention_cores", "followed", "instrument", "scrape_coverage", "send_lag_max", "send_lag_p99"]
+__all__ = ["contention_cores", "instrument", "scrape_coverage"]
 
 _OF_THE_DRIVER = (
     "merged_events_share",
@@ -31,39 +32,6 @@ _OF_THE_DRIVER = (
 """Figures of the load driver that have the same name in a verdict."""
 _COUNTED_BY_THE_DRIVER = ("clock_steps", "resent_on_stale_connection", "substituted_turns", "uncounted_outputs")
 """The same; what they count changes what times, lengths or hits mean, in whichever round it was."""
-
-
-def send_lag_p99(recorded: ArmRound) -> float | None:
-    """p99 of actual minus intended send time of measured requests, in seconds; None when none was sent."""
-    return _p99(_lags(recorded))
-
-
-def send_lag_max(recorded: ArmRound) -> float | None:
-    """The largest of the same lags."""
-    lags = _lags(recorded)
-    return float(lags.max()) if len(lags) else None
-
-
-def followed(recorded: ArmRound) -> tuple[int, float | None]:
-    """Measured requests that were sent after an answer they had to wait for (later turns, side branches, closed
-    loops), and the p99 of their send lag: it counts from that answer's end plus think time, since to wait is not to
-    be late.
-    """
-    lags = _lags(recorded, "previous turn")
-    return len(lags), _p99(lags)
-
-
-def _lags(recorded: ArmRound, basis: str | None = None) -> Floats:
-    table = recorded.requests
-    chosen = (table["measured"] == True).to_numpy(dtype=bool)  # noqa: E712 - null is not measured
-    if basis is not None:
-        chosen = chosen & (table["intended_basis"] == basis).to_numpy(dtype=bool)
-    lags = (numbers(table, "sent_s") - numbers(table, "intended_s"))[chosen]
-    return lags[~np.isnan(lags)]
-
-
-def _p99(lags: Floats) -> float | None:
-    return float(np.quantile(lags, 0.99)) if len(lags) else None
 
 
 def scrape_coverage(recorded: ArmRound) -> float | None:
@@ -112,13 +80,13 @@ def instrument(comparison: Comparison, case: Case) -> Instrument:
         side.latencies.multi_token_event_share for pair in case.pairs for side in (pair.baseline, pair.candidate)
     ]
     known = [share for share in shares if not np.isnan(share)]
-    after_an_answer = [followed(side) for side in rounds]
+    after_an_answer = [followed_lag(side.requests) for side in rounds]
     of_the_driver = {name: _largest(side.load.get(name) for side in rounds) for name in _OF_THE_DRIVER}
     counted = {name: _total(side.load.get(name) for side in rounds) for name in _COUNTED_BY_THE_DRIVER}
     return Instrument(
-        followed_requests=sum(count for count, _ in after_an_answer),
-        followed_send_lag_p99_s=_largest(lag for _, lag in after_an_answer),
-        send_lag_p99_s=_largest(send_lag_p99(side) for side in rounds),
+        followed_requests=sum(lag.requests for lag in after_an_answer),
+        followed_send_lag_p99_s=_largest(lag.p99_s for lag in after_an_answer),
+        send_lag_p99_s=_largest(side.send_lag.p99_s for side in rounds),
         timestamp_error_p99_s=_largest(timestamp_error(side) for side in rounds),
         scrape_coverage=min(
             (coverage for side in rounds if (coverage := scrape_coverage(side)) is not None), default=None

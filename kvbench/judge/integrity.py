@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from kvbench.judge import wording
+from kvbench.judge.columns import numbers
 from kvbench.judge.evidence import ArmRound
-from kvbench.judge.latency import numbers
 from kvbench.judge.sources import BY_SOURCE
 from kvbench.spec.engine_metrics import IDENTITY_GAP
 
@@ -42,7 +42,7 @@ def source_faults(recorded: ArmRound) -> list[str]:
 def sources_checked(recorded: ArmRound) -> bool:
     """Whether the metrics of a round told anything that could be held against something else. Two counters that
     both stay at zero tell nothing."""
-    return bool(_source_checks(recorded)) or not _identity_rows(recorded).empty
+    return not _identity_rows(recorded).empty or bool(_source_checks(recorded))
 
 
 def _source_checks(recorded: ArmRound) -> list[str | None]:

@@ -67,7 +67,9 @@ class _Conclusion:
 
 def judge(comparison: Comparison) -> CandidateVerdict:
     """The verdict on one candidate. Every rule is evaluated and listed, whichever stage decides."""
+    comparison = comparison.in_order()
     case = build_case(comparison)
+    latency = latency_rows(case)  # takes the most memory, so it comes before what is then kept for the rules
     rulings = _Rulings(
         check_validity(comparison), judge_guardrails(case), judge_evidence(case), judge_benefits(case)
     )
@@ -92,7 +94,7 @@ def judge(comparison: Comparison) -> CandidateVerdict:
             done=len(comparison.pairs), planned=comparison.rounds_planned, unit=case.units.kind, needed=needed
         ),
         instrument=instrument(comparison, case),
-        latency=latency_rows(case),
+        latency=latency,
         who_pays=who_pays(case),
         ledger=ledger_totals(case),
         hits=hits,

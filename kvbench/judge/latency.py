@@ -8,22 +8,23 @@ round; requests are never treated as independent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kvbench.judge.columns import Bools, Floats, Ids, at_ranks, is_measured, numbers, rows
 from kvbench.judge.evidence import ArmRound
 
-__all__ = ["CARRIES_BEYOND", "RoundLatencies", "Sample", "carries", "numbers"]
+__all__ = ["CARRIES_BEYOND", "RoundLatencies", "Sample", "carries"]
 
 CARRIES_BEYOND = 3
 """A quantile needs this many requests beyond it in a round: with fewer it is the maximum by another name."""
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int32]
 
 NOBODY: Floats = np.empty(0)
 UNTIL_FIRST_TOKEN = ("ttft", "ttft_service")
@@ -35,10 +36,21 @@ def carries(n: int, quantile: float) -> bool:
     return n * (1 - quantile) >= CARRIES_BEYOND - 1e-9
 
 
-def numbers(table: pd.DataFrame, column: str) -> Floats:
-    """A column as floats; null is NaN."""
-    values: Floats = table[column].to_numpy(dtype=np.float64, na_value=np.nan)
-    return values
+class PerRequest(NamedTuple):
+    """Figures of which a request has several: of the first request, then of the second, and so on."""
+
+    values: Floats
+    counts: Counts
+    """How many each request has."""
+
+    def of(self, chosen: Bools) -> Bools:
+        """Which of the values belong to some of the requests."""
+        return np.repeat(chosen, self.counts)
+
+    @property
+    def starts(self) -> npt.NDArray[np.intp]:
+        """Where those of each request that has any begin."""
+        return (np.cumsum(self.counts) - self.counts)[self.counts > 0]
 
 
 class Sample:
@@ -46,7 +58,14 @@ class Sample:
     long those had waited whose user left before there was a value."""
 
     def __init__(
-        self, values: Floats, at_timeout: int, requests: int, timeout_s: float, waited: Floats = NOBODY
+        self,
+        values: Floats,
+        at_timeout: int,
+        requests: int,
+        timeout_s: float,
+        waited: Floats = NOBODY,
+        *,
+        own: bool = False,
     ) -> None:
         self.values = values
         self.at_timeout = at_timeout
@@ -54,6 +73,8 @@ class Sample:
         """Requests behind the values: for ITL fewer than there are values."""
         self.timeout_s = timeout_s
         self.waited = waited
+        self._own = own
+        """Nobody else has these values, so their order may be changed."""
 
     def __len__(self) -> int:
         return len(self.values) + self.at_timeout + len(self.waited)
@@ -70,25 +91,22 @@ class Sample:
         are at least those with the one in its place and at most those with the other: the worst-case bounds of data
         that are missing (Manski, 1989), which assume nothing about who leaves.
         """
-        most = self._quantiles(self.values, wanted)
+        most = self._quantiles(self.values if self._own else self.values.copy(), wanted)
         if not len(self.waited):
             return list(zip(most, most, strict=True))
         return list(zip(self._quantiles(np.concatenate([self.values, self.waited]), wanted), most, strict=True))
 
     def _quantiles(self, values: Floats, wanted: Sequence[float]) -> list[float]:
-        """Of `values`, with everything else at the time-out."""
+        """Of `values`, whose order is changed, with everything else at the time-out."""
         count = len(self)
         if count == 0:
             return [float("nan")] * len(wanted)
         places = [(count - 1) * quantile for quantile in wanted]
         ranks = sorted({rank for place in places for rank in (int(place), min(int(place) + 1, count - 1))})
         known = [rank for rank in ranks if rank < len(values)]
-        ordered = np.partition(values, known) if known else values
+        at = dict.fromkeys(ranks, self.timeout_s)
         # Cutting off what lies beyond the time-out keeps the order, so it is enough to do it here.
-        at = {
-            rank: min(float(ordered[rank]), self.timeout_s) if rank < len(values) else self.timeout_s
-            for rank in ranks
-        }
+        at |= {rank: min(value, self.timeout_s) for rank, value in zip(known, at_ranks(values, known), strict=True)}
         results = []
         for place in places:
             low, high = int(place), min(int(place) + 1, count - 1)
@@ -104,6 +122,7 @@ class Sample:
             sum(sample.requests for sample in samples),
             samples[0].timeout_s,
             np.concatenate([sample.waited for sample in samples]),
+            own=True,
         )
 
 
@@ -116,22 +135,20 @@ class RoundLatencies:
         self._per_request: dict[str, Floats] = {}
         table = recorded.requests
         status = table["status"]
-        self._kept: Bools = (table["measured"] == True).to_numpy(dtype=bool) & ~(  # noqa: E712 - null is not measured
-            status == "unsent"
-        ).to_numpy(dtype=bool)
+        self._kept = rows(is_measured(table) & ~(status == "unsent").to_numpy(dtype=bool))
         self.completed: Bools = (status == "ok").to_numpy(dtype=bool)[self._kept]
         self.left: Bools = (status == "aborted").to_numpy(dtype=bool)[self._kept]
         self.failed: Bools = ~(self.completed | self.left)
-        self.ids = self.column("id").astype(np.int64)
+        self.ids = table["id"].to_numpy(dtype=np.int64)[self._kept]
         codes, names = pd.factorize(table["class"])
-        self._class_codes = codes[self._kept]
+        self._class_codes = codes.astype(np.int32)[self._kept]
         self._class_names = [str(name) for name in names]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def column(self, name: str) -> Floats:
-        """A column of the table of requests for the measured requests; null is NaN."""
+        """A column of the table of requests for the measured requests, to be read only; null is NaN."""
         return numbers(self._recorded.requests, name)[self._kept]
 
     @cached_property
@@ -149,16 +166,27 @@ class RoundLatencies:
 
     def sample(self, metric: str, class_: str) -> Sample:
         """All values of a latency in a class."""
-        chosen = self.of_class(class_)
+        return self.by_class(metric)(class_)
+
+    def by_class(self, metric: str) -> Callable[[str], Sample]:
+        """What gives all values of a latency in a class: for several classes, as it is read only once."""
         if metric == "itl":
-            return self._itl_sample(chosen)
-        values, waited = self.per_request(metric), self.waited(metric)
-        waited = waited[chosen & ~np.isnan(waited)]
-        chosen = chosen & ~np.isnan(values)
-        measured = values[chosen & ~self.failed]
+            gaps = self.gaps
+            return lambda class_: self._itl_sample(gaps, self.of_class(class_))
+        values = self._per_request.get(metric)
+        if values is None:
+            values = self._with_failures(metric)
+        waited = self.waited(metric) if self.left.any() else None
+        return lambda class_: self._sample(values, waited, self.of_class(class_))
+
+    def _sample(self, values: Floats, waited: Floats | None, chosen: Bools) -> Sample:
+        waiting = NOBODY if waited is None else waited[chosen]
+        waiting = waiting[~np.isnan(waiting)]
+        chosen &= ~np.isnan(values)
+        measured = values[rows(chosen & ~self.failed)]
         at_timeout = int((chosen & self.failed).sum())
-        requests = len(measured) + at_timeout + len(waited)
-        return Sample(measured, at_timeout, requests, self.timeout_s, waited)
+        requests = len(measured) + at_timeout + len(waiting)
+        return Sample(measured, at_timeout, requests, self.timeout_s, waiting)
 
     def waited(self, metric: str) -> Floats:
         """How long each request had waited whose user left before its first token, where that cut `metric` short;
@@ -177,13 +205,15 @@ class RoundLatencies:
 
     def _with_failures(self, metric: str) -> Floats:
         values = self._completed(metric)
-        has_one = self._asked > 1 if metric in ("itl", "tpot") else np.ones(len(self), dtype=bool)
+        has_one = self.column("output_tokens_asked") > 1 if metric in ("itl", "tpot") else self.of_class("all")
         if metric in ("ttft", "ttft_service", "e2e"):
             # An answer without a token is no answer: it counts like a failure.
-            values = np.where(np.isnan(values) & self.completed, self.timeout_s, values)
+            values[np.isnan(values) & self.completed] = self.timeout_s
         if metric not in ("ttft", "ttft_service"):
             has_one &= ~self.left
-        return np.where(self.failed & has_one, self.timeout_s, np.where(has_one, values, np.nan))
+        values[~has_one] = np.nan
+        values[self.failed & has_one] = self.timeout_s
+        return values
 
     def _completed(self, metric: str) -> Floats:
         if metric == "itl":
@@ -202,16 +232,11 @@ class RoundLatencies:
         raise ValueError(f"{metric} is not a latency")
 
     @cached_property
-    def _asked(self) -> Floats:
-        return self.column("output_tokens_asked")
-
-    @cached_property
-    def token_arrivals(self) -> tuple[Floats, npt.NDArray[np.int32]]:
-        """Arrival times of the tokens of measured, completed requests in order, and the request of each."""
+    def token_arrivals(self) -> PerRequest:
+        """Arrival times of the tokens of measured, completed requests, in order."""
         tokens = self._recorded.tokens
-        ids = tokens["id"].to_numpy(dtype=np.int64)
-        owners = _positions(self.ids, ids)
-        owners[owners >= 0] = np.where(self.completed[owners[owners >= 0]], owners[owners >= 0], -1)
+        places = np.flatnonzero(self.completed).astype(np.int32)
+        owners = _positions(self.ids[places], places, tokens["id"].to_numpy(dtype=np.int64))
         kept = owners >= 0
         times, index = tokens["t_s"].to_numpy(dtype=np.float64), tokens["index"].to_numpy()
         if not kept.all():  # else the table's own times are as good as a copy of them, which is 8 bytes a token
@@ -220,63 +245,66 @@ class RoundLatencies:
         if np.any((step < 0) | ((step == 0) & (np.diff(index) < 0))):
             order = np.lexsort((index, owners))
             owners, times = owners[order], times[order]
-        return times, owners.astype(np.int32)
+        return PerRequest(times, np.bincount(owners, minlength=len(self)).astype(np.int32))
 
-    @cached_property
-    def gaps(self) -> tuple[Floats, npt.NDArray[np.int32]]:
-        """Gaps between consecutive tokens: length, and the request it belongs to."""
-        times, owners = self.token_arrivals
-        same = owners[1:] == owners[:-1]
-        return np.diff(times)[same], owners[1:][same]
+    @property
+    def gaps(self) -> PerRequest:
+        """Gaps between consecutive tokens. Not kept: they are as quickly made as read."""
+        times, counts = self.token_arrivals
+        return PerRequest(np.diff(times)[self._end_gaps[1:]], np.maximum(counts - 1, 0))
 
     def gap_ends(self) -> Floats:
         """When each gap of `gaps` ended."""
-        times, owners = self.token_arrivals
-        ends: Floats = times[1:][owners[1:] == owners[:-1]]
-        return ends
+        return self.token_arrivals.values[self._end_gaps]
+
+    @property
+    def _end_gaps(self) -> Bools:
+        """Which tokens of `token_arrivals` came after another one of the same request."""
+        later = np.ones(len(self.token_arrivals.values), dtype=bool)
+        later[self.token_arrivals.starts] = False
+        return later
 
     def _longest_gap(self) -> Floats:
-        """Of every request; kept by `per_request` alone, because a million requests are 8 MB each time."""
-        lengths, owners = self.gaps
-        longest = np.full(len(self), -np.inf)
-        np.maximum.at(longest, owners, lengths)
-        return np.where(np.isneginf(longest), np.nan, longest)
+        """Of every request."""
+        gaps, longest = self.gaps, np.full(len(self), np.nan)
+        if len(gaps.values):
+            longest[gaps.counts > 0] = np.maximum.reduceat(gaps.values, gaps.starts)
+        return longest
 
-    def _itl_sample(self, chosen: Bools) -> Sample:
+    def _itl_sample(self, gaps: PerRequest, chosen: Bools) -> Sample:
         """Every gap; a failed request counts with all the gaps it should have had, each at the time-out."""
-        lengths, owners = self.gaps
-        inside = chosen[owners]
-        failed = self.failed & chosen & (self._asked > 1)
-        with_gaps = np.zeros(len(self), dtype=bool)
-        with_gaps[owners[inside]] = True
+        asked = self.column("output_tokens_asked")
+        failed = self.failed & chosen & (asked > 1)
         return Sample(
-            lengths[inside],
-            int((self._asked[failed] - 1).sum()),
-            int(with_gaps.sum()) + int(failed.sum()),
+            gaps.values[rows(gaps.of(chosen))],
+            int((asked[failed] - 1).sum()),
+            int(((gaps.counts > 0) & chosen).sum()) + int(failed.sum()),
             self.timeout_s,
         )
 
     @cached_property
     def multi_token_event_share(self) -> float:
         """Share of events that carried several tokens, of measured, completed requests; NaN without events."""
-        times, owners = self.token_arrivals
-        if len(times) == 0:
+        tokens = len(self.token_arrivals.values)
+        if tokens == 0:
             return float("nan")
-        opens = np.ones(len(times), dtype=bool)
-        opens[1:] = (owners[1:] != owners[:-1]) | (times[1:] != times[:-1])
+        events = tokens - int((self.gaps.values == 0).sum())
         several = self.column("multi_token_events")[self.completed]
-        return float(np.nansum(several) / opens.sum())
+        return float(np.nansum(several) / events)
 
 
-def _positions(known: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where each of `wanted` stands in `known`, -1 for those that are not there."""
+def _positions(known: Ids, places: Counts, wanted: Ids) -> Counts:
+    """Of each of `wanted` the place of that which is known by this id, -1 for those that are not there."""
     if len(known) == 0 or len(wanted) == 0:
-        return np.full(len(wanted), -1, dtype=np.int64)
+        return np.full(len(wanted), -1, dtype=np.int32)
     low, high = int(known.min()), int(known.max())
     if high - low > 16 * len(known) + 1024:
-        return pd.Index(known).get_indexer(pd.Index(wanted)).astype(np.int64)
-    # Ids are places in a schedule, so a table over their range is small and ten times faster than hashing.
-    table = np.full(high - low + 1, -1, dtype=np.int64)
-    table[known - low] = np.arange(len(known))
-    inside = (wanted >= low) & (wanted <= high)
-    return np.where(inside, table[np.where(inside, wanted - low, 0)], -1)
+        found = pd.Index(known).get_indexer(pd.Index(wanted))
+        return np.where(found >= 0, places[found], np.int32(-1))
+    # Ids are places in a schedule, so a table over their range is small and ten times faster than hashing. What
+    # lies outside it is looked up in its last entry.
+    table = np.full(high - low + 2, -1, dtype=np.int32)
+    table[known - low] = places
+    at = wanted - low
+    at[(at < 0) | (at > high - low)] = -1
+    return table[at]

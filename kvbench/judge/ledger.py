@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from kvbench.judge.case import Case
+from kvbench.judge.columns import numbers
 from kvbench.judge.evidence import ArmRound
-from kvbench.judge.latency import numbers
 from kvbench.judge.quality import LedgerTotals
 from kvbench.judge.round_ledger import UNATTRIBUTED
 from kvbench.judge.sources import SOURCES

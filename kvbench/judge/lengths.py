@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kvbench.judge.columns import numbers
 from kvbench.judge.evidence import ArmRound
-from kvbench.judge.latency import numbers
 
 __all__ = ["Lengths", "lengths"]
 
@@ -32,10 +32,10 @@ def lengths(rounds: Iterable[ArmRound]) -> Lengths:
 def _of_round(recorded: ArmRound) -> Lengths:
     table = recorded.requests
     ok = (table["status"] == "ok").to_numpy(dtype=bool)
-    cut = table["error"].astype("string").str.startswith("short_output").fillna(False).to_numpy(dtype=bool) & ~ok
+    cut = int(table["error"][~ok].astype("string").str.startswith("short_output").sum())
     asked, received = numbers(table, "output_tokens_asked"), numbers(table, "output_tokens_received")
     return Lengths(
-        completed=int(ok.sum() + cut.sum()),
-        short=int((ok & (received < asked)).sum() + cut.sum()),
+        completed=int(ok.sum()) + cut,
+        short=int((ok & (received < asked)).sum()) + cut,
         long=int((ok & (received > asked)).sum()),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvbench.judge.latency import Floats
+from kvbench.judge.columns import Floats
 from kvbench.judge.sources import SOURCES
 
 __all__ = ["MOSTLY", "main_source"]

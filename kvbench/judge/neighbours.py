@@ -6,13 +6,15 @@ their TTFT when the fitted cost of their own prompt is taken off. Seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from kvbench.judge.case import Case, JudgedRound
-from kvbench.judge.latency import CARRIES_BEYOND, Bools, Floats
+from kvbench.judge.columns import Bools, Floats, median
+from kvbench.judge.latency import CARRIES_BEYOND
 from kvbench.judge.paired import Levels, estimate
 from kvbench.judge.quality import Neighbours
 
@@ -28,18 +30,19 @@ class _Round:
     def __init__(self, judged: JudgedRound, own_cost_s: Floats) -> None:
         latencies, ledger = judged.latencies, judged.ledger
         first, sent = latencies.column("first_token_s"), latencies.column("sent_s")
-        promoted = ledger.split & (ledger.promoted > 0)
-        others = ledger.split & (ledger.promoted == 0) & ~np.isnan(first)
+        behind = ledger.promoted
+        promoted = ledger.split & (behind > 0)
+        others = ledger.split & (behind == 0) & ~np.isnan(first)
         self._spans = _merged(sent[promoted], first[promoted])
         during = _overlaps(self._spans, sent, first)
         self.service = latencies.per_request("ttft_service")
         self.left = self.service - own_cost_s
         self.sides: tuple[Bools, Bools] = (others & during, others & ~during)
-        lengths, owners = latencies.gaps
-        ends = latencies.gap_ends()
-        of_others = others[owners]
+        gaps, ends = latencies.gaps, latencies.gap_ends()
+        of_others = gaps.of(others)
+        lengths, ends = gaps.values[of_others], ends[of_others]
         in_gap = _overlaps(self._spans, ends - lengths, ends)
-        self.gaps = (lengths[of_others & in_gap], lengths[of_others & ~in_gap])
+        self.gaps = (lengths[in_gap], lengths[~in_gap])
 
     @property
     def carried(self) -> bool:
@@ -47,7 +50,7 @@ class _Round:
 
     @property
     def effect_s(self) -> float:
-        during, quiet = (float(np.median(self.left[side])) for side in self.sides)
+        during, quiet = (median(self.left[side]) for side in self.sides)
         return during - quiet
 
 
@@ -67,24 +70,27 @@ def neighbours(case: Case, own_costs_s: Sequence[Floats]) -> Neighbours | None:
     )
     every = carried.values()
     during, quiet = (np.concatenate([each.service[each.sides[side]] for each in every]) for side in (0, 1))
-    gaps = [np.concatenate([each.gaps[side] for each in every]) for side in (0, 1)]
-    itl = [_quantile(each, quantile) for each in gaps for quantile in (0.5, 0.99)]
+    itl = [_itl(np.concatenate([each.gaps[side] for each in every])) for side in (0, 1)]
     return Neighbours(
         during=len(during),
         quiet=len(quiet),
-        ttft_service_during_s=float(np.median(during)),
-        ttft_service_quiet_s=float(np.median(quiet)),
+        ttft_service_during_s=median(during),
+        ttft_service_quiet_s=median(quiet),
         effect_s=found.mean,
         effect_ci=found.ci,
-        itl_during_p50_s=itl[0],
-        itl_during_p99_s=itl[1],
-        itl_quiet_p50_s=itl[2],
-        itl_quiet_p99_s=itl[3],
+        itl_during_p50_s=itl[0][0],
+        itl_during_p99_s=itl[0][1],
+        itl_quiet_p50_s=itl[1][0],
+        itl_quiet_p99_s=itl[1][1],
     )
 
 
-def _quantile(gaps: Floats, quantile: float) -> float | None:
-    return float(np.quantile(gaps, quantile)) if len(gaps) * (1 - quantile) >= CARRIES_BEYOND else None
+def _itl(gaps: Floats) -> list[float | None]:
+    """p50 and p99, as far as the gaps carry them."""
+    wanted = (0.5, 0.99)
+    figures = np.quantile(gaps, wanted).tolist() if len(gaps) else [math.nan, math.nan]
+    carried = [len(gaps) * (1 - quantile) >= CARRIES_BEYOND for quantile in wanted]
+    return [figure if enough else None for figure, enough in zip(figures, carried, strict=True)]
 
 
 def _merged(starts: Floats, ends: Floats) -> tuple[Floats, Floats]:

@@ -4,12 +4,11 @@ turns and closed loops follow the server and cannot be."""
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kvbench.judge import wording
+from kvbench.judge.columns import Bools, Rows, numbers, rows
 from kvbench.judge.evidence import ArmRound
-from kvbench.judge.latency import numbers
 from kvbench.spec.workload import Workload
 
 __all__ = ["load_differences", "never_sent", "prompt_differences"]
@@ -69,23 +68,24 @@ def load_differences(baseline: ArmRound, candidate: ArmRound, workload: Workload
 class _Scheduled:
     """Requests of a table whose time the schedule fixes, in order of id."""
 
-    def __init__(self, table: pd.DataFrame, places: npt.NDArray[np.int64]) -> None:
+    def __init__(self, table: pd.DataFrame, chosen: Rows) -> None:
         self._table = table
-        self._places = places
-        self.ids = table["id"].to_numpy(dtype=np.int64)[places]
-        self.intended_s = numbers(table, "intended_s")[places]
-        self.lengths = np.nan_to_num(numbers(table, "prompt_tokens_planned")[places], nan=-1)
+        self._chosen = chosen
+        self.ids = table["id"].to_numpy(dtype=np.int64)[chosen]
+        self.intended_s = numbers(table, "intended_s")[chosen]
+        self.lengths = np.nan_to_num(numbers(table, "prompt_tokens_planned")[chosen], nan=-1)
 
-    def differs(self, other: _Scheduled, column: str) -> npt.NDArray[np.bool_]:
+    def differs(self, other: _Scheduled, column: str) -> Bools:
         """Where both tables have a value and it is not the same."""
-        ours, theirs = (side._table[column].iloc[side._places].reset_index(drop=True) for side in (self, other))
+        ours, theirs = (side._table[column].iloc[side._chosen].reset_index(drop=True) for side in (self, other))
         both = (ours.notna() & theirs.notna()).to_numpy(dtype=bool)
         return both & ~(ours == theirs).to_numpy(dtype=bool, na_value=False)
 
 
 def _scheduled(table: pd.DataFrame) -> _Scheduled:
     ids = table["id"].to_numpy(dtype=np.int64)
-    places = np.flatnonzero((table["intended_basis"] == "schedule").to_numpy(dtype=bool))
-    if np.any(np.diff(ids[places]) < 0):
-        places = places[np.argsort(ids[places], kind="stable")]
-    return _Scheduled(table, places)
+    scheduled = (table["intended_basis"] == "schedule").to_numpy(dtype=bool)
+    if np.any(np.diff(ids[scheduled]) < 0):
+        places = np.flatnonzero(scheduled)
+        return _Scheduled(table, places[np.argsort(ids[places], kind="stable")])
+    return _Scheduled(table, rows(scheduled))

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedPair, Question, Ruling, Stakes
+from kvbench.judge.columns import Bools, Ids, Rows, common, is_measured, numbers, rows
 from kvbench.judge.evaluation import DECIDED, status_of, unknown
 from kvbench.judge.evidence import ArmRound
-from kvbench.judge.latency import numbers
 from kvbench.judge.looks import nominal_level
 from kvbench.judge.needed import units_until
 from kvbench.judge.rates import share_lower, share_upper
@@ -26,9 +25,6 @@ __all__ = ["DEFAULT_MARGIN", "Compared", "compare_outputs", "evaluate_parity"]
 
 DEFAULT_MARGIN = 0.005
 """Divergence beyond the engine's own noise that is tolerated unless the rule sets `max`."""
-
-Bools = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -55,14 +51,14 @@ class _Answers:
 
     def __init__(self, recorded: ArmRound) -> None:
         table = recorded.requests
-        kept = ((table["status"] == "ok") & table["output_digest"].notna()).to_numpy(dtype=bool)
-        self.ids: Places = table["id"].to_numpy(dtype=np.int64)[kept]
-        self.measured = (table["measured"] == True).to_numpy(dtype=bool)[kept]  # noqa: E712 - null is not measured
+        kept = rows(((table["status"] == "ok") & table["output_digest"].notna()).to_numpy(dtype=bool))
+        self.ids: Ids = table["id"].to_numpy(dtype=np.int64)[kept]
+        self.measured = is_measured(table)[kept]
         self.cached = numbers(table, "cached_tokens")[kept]
         self.received = numbers(table, "output_tokens_received")[kept]
         self.repeat_of = numbers(table, "repeat_of")[kept]
-        self.prompts = table["prompt_digest"][kept].reset_index(drop=True)
-        self.outputs = table["output_digest"][kept].reset_index(drop=True)
+        self.prompts = table["prompt_digest"].iloc[kept]
+        self.outputs = table["output_digest"].iloc[kept]
 
 
 def evaluate_parity(question: Question) -> Ruling:
@@ -151,7 +147,7 @@ def _compare_pair(pair: JudgedPair, case: Case) -> tuple[Compared, Compared]:
     computed answers cannot serve as noise.
     """
     baseline, candidate = _Answers(pair.baseline.recorded), _Answers(pair.candidate.recorded)
-    left, right = _common(baseline.ids, candidate.ids)
+    left, right = common(baseline.ids, candidate.ids)
     equal = _same_prompt(baseline, left, candidate, right)
     differ = _differ(baseline, left, candidate, right)
     measured = candidate.measured[right]
@@ -175,17 +171,17 @@ def _count(chosen: Bools, differ: Bools) -> Compared:
     return Compared(int(chosen.sum()), int((chosen & differ).sum()))
 
 
-def _computed(answers: _Answers, places: Places) -> Bools:
-    return np.asarray(answers.cached[places] == 0)
+def _computed(answers: _Answers, chosen: Rows) -> Bools:
+    return np.asarray(answers.cached[chosen] == 0)
 
 
-def _same_prompt(one: _Answers, left: Places, other: _Answers, right: Places) -> Bools:
+def _same_prompt(one: _Answers, left: Rows, other: _Answers, right: Rows) -> Bools:
     """Equal prompts with answers of equal length."""
     prompts = _equal(one.prompts.iloc[left], other.prompts.iloc[right])
     return np.asarray(prompts & (one.received[left] == other.received[right]))
 
 
-def _differ(one: _Answers, left: Places, other: _Answers, right: Places) -> Bools:
+def _differ(one: _Answers, left: Rows, other: _Answers, right: Rows) -> Bools:
     return np.asarray(~_equal(one.outputs.iloc[left], other.outputs.iloc[right]))
 
 
@@ -194,18 +190,10 @@ def _equal(one: pd.Series[str], other: pd.Series[str]) -> Bools:
     return same.to_numpy(dtype=bool, na_value=False)
 
 
-def _common(one: Places, other: Places) -> tuple[Places, Places]:
-    if len(one) == len(other) and np.array_equal(one, other):
-        places = np.arange(len(one))
-        return places, places
-    _, left, right = np.intersect1d(one, other, assume_unique=True, return_indices=True)
-    return left, right
-
-
-def _repeats(answers: _Answers) -> tuple[Places, Places]:
-    """Places of prompts that were sent again, and of what they repeat; only equal prompts with a known original."""
+def _repeats(answers: _Answers) -> tuple[Rows, Rows]:
+    """Prompts that were sent again, and what they repeat; only equal prompts with a known original."""
     again = np.flatnonzero(~np.isnan(answers.repeat_of))
     originals = pd.Index(answers.ids).get_indexer(pd.Index(answers.repeat_of[again].astype(np.int64)))
     again, originals = again[originals >= 0], originals[originals >= 0]
     same = _same_prompt(answers, again, answers, originals)
-    return again[same], originals[same].astype(np.int64)
+    return again[same], originals[same]

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from kvbench.judge.case import Case, JudgedRound
+from kvbench.judge.columns import Floats
 from kvbench.judge.evidence import Prediction
-from kvbench.judge.latency import Floats, carries
+from kvbench.judge.latency import carries
 from kvbench.judge.main_source import main_source
 from kvbench.judge.quality import SourcePrediction
 from kvbench.judge.sources import SOURCES, add_sources

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from kvbench.judge import wording
 from kvbench.judge.evidence import ArmRound
 
@@ -48,14 +50,16 @@ class Priming:
 def priming(recorded: ArmRound) -> Priming:
     """What one round of one arm says."""
     table = recorded.requests
-    failed = table[table["status"] == "error"]
-    errors = failed["error"].astype("string").fillna("")
-    failed = failed[~errors.str.startswith(_NO_FAULT_OF_THE_ENGINE).to_numpy(dtype=bool)]
-    before = failed[failed["phase"] == "prime"]
+    filling = (table["phase"] == "prime").to_numpy(dtype=bool)
+    measured = table["measured"].to_numpy(dtype=bool)
+    failed = np.array(table["status"] == "error", dtype=bool)
+    errors = table["error"][failed].astype("string").fillna("")
+    failed[failed] = ~errors.str.startswith(_NO_FAULT_OF_THE_ENGINE).to_numpy(dtype=bool)
+    before = table["error"][failed & filling]
     return Priming(
         failed=len(before),
-        sent=int((table["phase"] == "prime").sum()),
-        such_as=str(before["error"].iloc[0])[:_LONGEST_CAUSE] if len(before) else "",
-        failed_later=int(failed["measured"].astype(bool).sum()),
-        measured=int(table["measured"].astype(bool).sum()),
+        sent=int(filling.sum()),
+        such_as=str(before.iloc[0])[:_LONGEST_CAUSE] if len(before) else "",
+        failed_later=int((failed & measured).sum()),
+        measured=int(measured.sum()),
     )

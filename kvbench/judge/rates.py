@@ -68,8 +68,8 @@ def _has_no_gap(round_: RoundLatencies, metric: str) -> Bools:
 
 def tokens_in_time(round_: RoundLatencies, workload: Workload, class_: str) -> int:
     """Output tokens of completed requests that arrived within measured phases."""
-    times, owners = round_.token_arrivals
-    counted = round_.of_class(class_)[owners] & within_measured(times, workload)
+    tokens = round_.token_arrivals
+    counted = tokens.of(round_.of_class(class_)) & within_measured(tokens.values, workload)
     return int(counted.sum())
 
 

@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from kvbench.judge.latency import Bools, Floats, RoundLatencies, numbers
+from kvbench.judge.columns import Bools, Floats, numbers
+from kvbench.judge.latency import RoundLatencies
 
 __all__ = ["UNATTRIBUTED", "RoundLedger"]
 
@@ -36,7 +37,7 @@ class RoundLedger:
         known = ~np.isnan(self.tokens("computed")) & (self.tokens(UNATTRIBUTED) == 0)
         return np.asarray(known & self._latencies.completed)
 
-    @cached_property
+    @property
     def promoted(self) -> Floats:
         """Tokens from tiers behind the device."""
         return np.asarray(self.tokens("host") + self.tokens("disk"))

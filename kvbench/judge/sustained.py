@@ -181,9 +181,10 @@ def exceedances(
 def _itl_exceedances(round_: RoundLatencies, class_: str, budget_s: float) -> Exceedances:
     """Gaps are the samples, each of one request. A failed request stands at its intended time with all the gaps it
     should have had."""
-    (lengths, owners), ended_s = round_.gaps, round_.gap_ends()
-    chosen = round_.of_class(class_)[owners]
-    lengths, owners, ended_s = lengths[chosen], owners[chosen], ended_s[chosen]
+    gaps = round_.gaps
+    chosen = gaps.of(round_.of_class(class_))
+    lengths, ended_s = gaps.values[chosen], round_.gap_ends()[chosen]
+    owners = np.repeat(np.arange(len(round_), dtype=np.int32), gaps.counts)[chosen]
     over = (lengths > budget_s).astype(np.float64)
     asked = round_.column("output_tokens_asked")
     failed = round_.failed & round_.of_class(class_) & (asked > 1)

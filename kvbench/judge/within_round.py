@@ -6,6 +6,8 @@ as far as they outlast the queue. Blocks do not overlap (Carlstein, 1986); the s
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,10 +44,15 @@ def within_round(
     steps = np.sort(values)[np.linspace(0, n - 1, min(n, STEPS)).round().astype(np.int64)]
     blocks = [np.sort(block) for block in np.array_split(values, BLOCKS)]
     at_most = np.stack([np.searchsorted(block, steps, side="right") for block in blocks])
-    drawn = np.random.default_rng(SEED).multinomial(BLOCKS, [1 / BLOCKS] * BLOCKS, size=DRAWS)
-    found = steps[_first_steps(drawn, at_most, quantile)]
+    found = steps[_first_steps(_drawn(), at_most, quantile)]
     low, high = np.quantile(found, ((1 - confidence) / 2, (1 + confidence) / 2))
     return float(low), float(high)
+
+
+@cache
+def _drawn() -> Counts:
+    """How often each draw (a row) has each block; the same for every round."""
+    return np.random.default_rng(SEED).multinomial(BLOCKS, [1 / BLOCKS] * BLOCKS, size=DRAWS)
 
 
 def _first_steps(drawn: Counts, at_most: Counts, quantile: float) -> Counts:

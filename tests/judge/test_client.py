@@ -10,7 +10,6 @@ import pytest
 from kvbench.judge.client import lateness, without_socket
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.findings import FindingKind
-from kvbench.judge.instrument import send_lag_p99
 from kvbench.judge.judge import judge
 from kvbench.judge.validity import check_validity
 from tests.judge.ask import kinds, result_of
@@ -38,7 +37,7 @@ class TestStandingStill:
     def test_for_seconds_is_lateness_although_the_p99_is_small(self) -> None:
         """Given a client that stood still for 3 s of a round in which 1 % of the requests take longer than that."""
         pairs = candidate_edited(held_up(3.0, slice(100, 101)))
-        p99_s = send_lag_p99(pairs[1].candidate)
+        p99_s = pairs[1].candidate.send_lag.p99_s
         assert p99_s is not None
         assert p99_s < 0.002
         (finding,) = check_validity(comparison(pairs)).findings
@@ -64,7 +63,7 @@ class TestWhatLagMakesOfQuantiles:
     def test_a_tail_that_is_the_clients_own_is_no_tail_of_the_engine(self) -> None:
         """Given 0.8 % of the requests half a second late, then p90 is what it is and p99 is not."""
         late = edited(long_round(), held_up(0.5, slice(1000, 1031)))
-        p99_s = send_lag_p99(late)
+        p99_s = late.send_lag.p99_s
         assert p99_s is not None
         assert p99_s < 0.02
         assert lateness(late, rules(), workload()) == []

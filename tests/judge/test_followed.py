@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvbench.judge.evidence import RoundPair
-from kvbench.judge.instrument import followed, send_lag_p99
+from kvbench.judge.send_lag import followed_lag
 from tests.judge.ask import figures
 from tests.judge.build import arm_round, comparison, request_rows, ttfts
 
@@ -22,11 +22,12 @@ def with_sessions(arm: str):
 
 
 def test_requests_after_an_answer_are_counted_with_their_own_lag() -> None:
-    count, lag_s = followed(with_sessions("base"))
-    assert count == 99
-    assert lag_s == pytest.approx(0.003)
-    assert send_lag_p99(with_sessions("base")) == pytest.approx(0.003)
-    assert followed(arm_round("base", 1, *request_rows(ttfts()))) == (0, None)
+    played = with_sessions("base")
+    followed = followed_lag(played.requests)
+    assert followed.requests == 99
+    assert followed.p99_s == pytest.approx(0.003)
+    assert played.send_lag.p99_s == pytest.approx(0.003)
+    assert followed_lag(request_rows(ttfts())[0]) == (0, None, None)
 
 
 def test_the_verdict_tells_them_for_all_rounds() -> None:

@@ -246,8 +246,8 @@ class TestTokens:
     def test_a_gap_ends_when_its_token_came(self) -> None:
         requests, tokens = request_rows([1.0], gaps=0.5)
         round_ = latencies(requests, tokens)
-        (lengths, owners), ended = round_.gaps, round_.gap_ends()
+        gaps, ended = round_.gaps, round_.gap_ends()
         first = requests["first_token_s"].iloc[0]
         assert ended == pytest.approx(first + np.array([0.5, 1.0, 1.5, 2.0]))
-        assert lengths == pytest.approx([0.5] * 4)
-        assert owners.tolist() == [0] * 4
+        assert gaps.values == pytest.approx([0.5] * 4)
+        assert gaps.counts.tolist() == [4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import permutations
 from random import Random
 from typing import Any
 
@@ -15,11 +16,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
-from kvbench.judge.judge import judge
+from kvbench.judge.judge import combine, judge
 from kvbench.judge.verdict import CandidateVerdict
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
 from tests.judge.build import COPY, MEASURED_S, WARM_S, arm_round, comparison, request_rows, rules, ttfts, workload
+from tests.judge.change import died, edited, late, with_baseline, with_candidate
 
 N = 60
 EACH = settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -183,6 +185,42 @@ def test_the_order_of_rounds_does_not_matter(played: Played, random: Any) -> Non
     assert one.model_dump() == other.model_dump()
 
 
+def late_twice(pairs: list[RoundPair]) -> list[RoundPair]:
+    for place in (0, 2):
+        pairs = with_candidate(pairs, place, requests=edited(pairs[place].candidate, late).requests)
+    return pairs
+
+
+def dead_twice(pairs: list[RoundPair]) -> list[RoundPair]:
+    for place, at_s in ((0, 70.0), (2, 30.0)):
+        pairs = with_candidate(pairs, place, events=(died(at_s),), complete=False)
+    return pairs
+
+
+def on_two_launches(pairs: list[RoundPair]) -> list[RoundPair]:
+    for place, launch in enumerate(("one", "other", "one")):
+        pairs = with_candidate(with_baseline(pairs, place, launch=launch), place, launch=launch)
+    return pairs
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words", "changed"),
+    [
+        ("INVALID", "round 3 of tiered: the client", late_twice),
+        ("NO_GO", "into round 1: ", dead_twice),
+        ("GO", "launches of evidence", on_two_launches),
+    ],
+)
+def test_nor_does_it_matter_where_something_else_than_the_rules_decides(
+    verdict: str, words: str, changed: Callable[[list[RoundPair]], list[RoundPair]]
+) -> None:
+    made = run(CASES["GO"])
+    told = [judge(replace(made, pairs=order)) for order in permutations(changed(list(made.pairs)))]
+    assert told[0].verdict == verdict, told[0].reasons
+    assert words in " ".join(told[0].reasons)
+    assert all(each.model_dump() == told[0].model_dump() for each in told[1:])
+
+
 @EACH
 @and_every_verdict()
 @given(plays())
@@ -205,9 +243,22 @@ def test_the_unit_of_time_does_not_matter(played: Played, scale: float) -> None:
     seconds, other = judge(run(played)), judge(run(played, scale=scale))
     assert (seconds.verdict, statuses(seconds)) == (other.verdict, statuses(other))
     for one, two in zip(seconds.rules, other.rules, strict=True):
-        if one.effect is not None and one.rule in ("ratio", "itl", "faster"):
-            assert two.effect == pytest.approx(one.effect)
-            assert two.decision_ci == pytest.approx(one.decision_ci)
+        unit = scale if one.unit == "s" else 1.0
+        assert [two.baseline, two.candidate] == [times(unit, one.baseline), times(unit, one.candidate)]
+        unit = unit if one.rule == "budget" else 1.0  # the other effects are ratios, shares and counts
+        assert two.effect == times(unit, one.effect)
+        for ours, theirs in ((one.ci, two.ci), (one.decision_ci, two.decision_ci)):
+            assert (ours is None) == (theirs is None)
+            assert list(theirs or ()) == [times(unit, end) for end in ours or ()]
+    assert seconds.latency
+    for here, there in zip(seconds.latency, other.latency, strict=True):
+        for figure in ("p50", "p90", "p99"):
+            assert there[figure] == times(scale, here[figure])
+
+
+def times(unit: float, figure: Any) -> Any:
+    """About so much in the other unit; None where there is no figure."""
+    return None if figure is None else pytest.approx(unit * figure, rel=1e-6)
 
 
 @EACH
@@ -260,6 +311,21 @@ def _is_no_go_by_no_guardrail(verdict: CandidateVerdict) -> None:
         if rule.kind == "guardrail" and rule.status == "fail" and rule.metric != "e2e"
     ]
     assert not [rule for rule in verdict.rules if rule.kind == "benefit" and rule.status == "pass"]
+
+
+@pytest.mark.parametrize("other", CASES)
+@pytest.mark.parametrize("name", CASES)
+def test_a_candidate_that_is_there_twice_changes_nothing(name: str, other: str) -> None:
+    first, second = judged(name), judged(other)
+    once, twice = combine([first, second]), combine([first, second, first])
+    assert once.model_dump(exclude={"candidates"}) == twice.model_dump(exclude={"candidates"})
+    assert combine([first, first]).reasons == combine([first]).reasons
+
+
+@lru_cache
+def judged(name: str) -> CandidateVerdict:
+    """The verdict of a case."""
+    return judge(run(CASES[name]))
 
 
 @EACH
