@@ -106,6 +106,8 @@ class LmcachePage:
                     return 503, f"{url} does not answer: {type(error).__name__}\n"
                 if answer.status_code != 200:
                     return answer.status_code, f"{url} answers {answer.status_code}\n"
+                if not answer.text.endswith("\n"):
+                    return 503, f"{url} ends in the middle of a line\n"
                 texts.append(answer.text)
             return 200, merged(texts[0], texts[1], self._split)
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvbench.judge.series import Series, series_by
-from kvbench.spec.engine_metrics import COUNTER_RESET, ENGINE_METRICS
+from kvbench.spec.engine_metrics import COUNTER_RESET, ENGINE_METRICS, PROCESS
 
 __all__ = ["BY_SOURCE", "COUNTERS", "LOSSES", "SOURCES", "Counters", "add_sources"]
 
@@ -61,7 +61,8 @@ class Counters:
         """Increase of each source from the last scrape at or before `since_s` to the last scrape. None where
         anything went uncounted in between."""
         everything = self._series[BY_SOURCE]
-        if not _scraped_by([series for _, series in everything], since_s) or self.lost(since_s):
+        scraped = _scraped_by([series for _, series in everything], since_s)
+        if not scraped or self.lost(since_s) or self._began_anew(BY_SOURCE, since_s):
             return dict.fromkeys(SOURCES)
         return {
             source: _total([series for labels, series in everything if labels.get("source") == source], since_s)
@@ -74,17 +75,22 @@ class Counters:
         several = [series for _, series in self._series[name]]
         span = self.span(name)
         moment_s = span[0] if span and since_s == -math.inf else since_s
-        return _total(several, moment_s) if _scraped_by(several, moment_s) else None
+        if not _scraped_by(several, moment_s) or self._began_anew(name, moment_s):
+            return None
+        return _total(several, moment_s)
 
     def grown(self, name: str, since_s: float) -> float | None:
         """Increase of a counter that may have come with its first event, and so began at zero; None when it never
         came, was reset, or nothing was scraped by then."""
         several = [series for _, series in self._series[name]]
-        return _total(several, since_s) if self._first_s <= since_s else None
+        if self._first_s > since_s or self._began_anew(name, since_s):
+            return None
+        return _total(several, since_s)
 
     def unbroken(self, names: Collection[str], since_s: float) -> bool:
-        """Whether something was scraped by then, and none of these counters fell after it."""
-        return self._first_s <= since_s and all(at_s <= since_s for name, at_s in self.resets() if name in names)
+        """Whether something was scraped by then, and none of these counters began anew after it."""
+        fell = any(at_s > since_s for name, at_s in self.resets() if name in names)
+        return self._first_s <= since_s and not fell and not self._began_anew(PROCESS, since_s)
 
     def buckets(self, name: str, since_s: float) -> dict[float, float] | None:
         """Increase of each bucket of a histogram by its upper edge; None as for `grown`."""
@@ -94,7 +100,14 @@ class Counters:
             if increase is None:
                 return None
             found[edge] = found.get(edge, 0.0) + increase
-        return found if found and self._first_s <= since_s else None
+        whole = self._first_s <= since_s and not self._began_anew(f"{name}_count", since_s)
+        return found if found and whole else None
+
+    def _began_anew(self, name: str, since_s: float, until_s: float = math.inf) -> bool:
+        """Whether a counter is told to have been reset, alone or with all of its process: that of one rank may have
+        been while the sum over ranks went on growing, and a new process may have counted further than the old."""
+        told = (at_s for counter, at_s in self._told_resets if counter in (name, PROCESS))
+        return any(since_s < at_s <= until_s for at_s in told)
 
     def lost(self, since_s: float = -math.inf, until_s: float = math.inf) -> dict[str, float]:
         """How much each of `LOSSES` grew, as far as any did; one that appears late began at zero."""
@@ -113,7 +126,7 @@ class Counters:
     def sources_between(self, first_s: float, last_s: float) -> dict[str, float] | None:
         """Increase of each source between two scrapes; None unless all four are told apart at both."""
         grown = dict.fromkeys(SOURCES, math.nan)
-        if self.lost(first_s, last_s):
+        if self.lost(first_s, last_s) or self._began_anew(BY_SOURCE, first_s, last_s):
             return None
         for labels, (times, values) in self._series[BY_SOURCE]:
             source = labels.get("source", "")

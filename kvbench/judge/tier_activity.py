@@ -1,5 +1,6 @@
 """What an arm's tiers went through by the engine's own telling, over the measured parts: lifetimes and reuse gaps,
-evictions, drops and failures, waits. Works on whatever the engine counts; what it does not is absent. Seconds.
+preemptions, evictions, drops and failures, waits. Works on whatever the engine counts; what it does not is absent.
+Seconds.
 
 A family that comes with its first event is absent from a round in which nothing happened, so a sum is over the
 rounds that have it.
@@ -22,10 +23,11 @@ __all__ = ["EVENTS", "arm_activity", "tier_activity"]
 
 Told = TypeVar("Told")
 EVENTS = (
+    "preemptions",
     *("host_evicted_chunks", "host_dropped_blocks", "host_store_drops", "host_store_skips", "host_load_failures"),
     *("promotion_drops", "promotion_failures", "promotion_failed_chunks", "cascade_failures", "store_drops"),
 )
-"""Evictions, and what was given up or failed, from hot to cold."""
+"""Preemptions, evictions, and what was given up or failed, from hot to cold."""
 WAITS = ("promotion_time", "host_lookup_time")
 """What tells how long a promotion took from being asked for: of itself, else of the request that waited for it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvbench.observe.attempts import Result
-from kvbench.observe.continuity import Beginning, beginning
+from kvbench.observe.continuity import Beginning, beginning, carried
 from kvbench.observe.exposition import Exposition
 
 __all__ = ["Beginnings"]
@@ -27,7 +27,7 @@ class Beginnings:
 
     def seen(self, exposition: Exposition, now_s: float) -> Beginning | None:
         """A scrape brought this; what has begun since the one before."""
-        before, self._before = self._before, exposition
+        before, self._before = self._before, carried(self._before, exposition)
         since, self._answered_s = self._answered_s, now_s
         was_gone, self._was_gone = self._was_gone, False
         found = None if before is None else beginning(before, exposition)

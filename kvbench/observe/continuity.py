@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from kvbench.observe.exposition import Exposition, Sample
 from kvbench.observe.metric_table import BY_FAMILY, PROCESS_START
-from kvbench.observe.token_sources import source_counters
+from kvbench.observe.token_sources import COUNTED_IN
 from kvbench.observe.vllm_names import CREATED
+from kvbench.spec.engine_metrics import PROCESS
 
-__all__ = ["PROCESS", "Beginning", "Fall", "beginning", "falls", "resets"]
-
-PROCESS = "process"
-"""Stands for all counters of a process that began anew."""
+__all__ = ["PROCESS", "Beginning", "Fall", "beginning", "carried", "falls", "resets"]
 
 
 class Fall(NamedTuple):
@@ -44,19 +43,38 @@ def falls(before: Exposition, after: Exposition) -> list[Fall]:
     for mapping in (mapping for family in before.families for mapping in BY_FAMILY.get(family, ())):
         if mapping.metric.kind == "gauge" or not (mapping.applies(before) and mapping.applies(after)):
             continue
-        now = _series(after[mapping.family])
-        for key, sample in _series(before[mapping.family]).items():
-            value = now[key].value if key in now else 0.0
-            if mapping.chosen(sample) and 0 < sample.value - value < math.inf:
+        for sample, by in _fallen(before, after, mapping.family):
+            if mapping.chosen(sample):
                 name = mapping.named(sample)[0]
-                lost[name] = lost.get(name, 0.0) + sample.value - value
-    first, last = source_counters(before), source_counters(after)
-    fell = sum(max(0.0, tokens - last.get(source, tokens)) for source, tokens in first.items())
-    if fell:
+                lost[name] = lost.get(name, 0.0) + by
+    if fell := _sources_fell(before, after):
         lost["prompt_tokens_by_source"] = fell
     if (later := _began_later(before, after)) is not None:
         lost[PROCESS] = later
     return [Fall(name, lost[name]) for name in sorted(lost)]
+
+
+def _fallen(before: Exposition, after: Exposition, family: str) -> Iterator[tuple[Sample, float]]:
+    """The series of a family that were lower than before, each as it was, and by how much."""
+    now = _series(after[family])
+    for key, sample in _series(before[family]).items():
+        value = now[key].value if key in now else 0.0
+        if 0 < sample.value - value < math.inf:
+            yield sample, sample.value - value
+
+
+def _sources_fell(before: Exposition, after: Exposition) -> float:
+    """By how many tokens the series fell that tell where tokens came from. Several families count the same ones."""
+    told_in_both = [family for family in COUNTED_IN if family in before and family in after]
+    return max((sum(by for _, by in _fallen(before, after, family)) for family in told_in_both), default=0.0)
+
+
+def carried(before: Exposition | None, exposition: Exposition) -> Exposition:
+    """What was last known of every family: one that this scrape does not tell, or not readably, may come back lower
+    than it was."""
+    if before is None:
+        return exposition
+    return Exposition(before.families | exposition.families, before.kinds | exposition.kinds)
 
 
 def _series(samples: tuple[Sample, ...]) -> dict[tuple[str, tuple[tuple[str, str], ...]], Sample]:

@@ -19,8 +19,10 @@ from kvbench.observe.labels import LabelReader, ReadLabels
 __all__ = ["Exposition", "Sample", "looks_like_exposition", "parse"]
 
 _TYPES = re.compile(r"^[ \t]*#[ \t]+TYPE[ \t]+(\S+)[ \t]+(\S+)", re.M)
+_NAME = re.compile(r"[ \t]*(?:#[ \t]+TYPE[ \t]+)?([a-zA-Z_:][a-zA-Z0-9_:]*)")
 _SPACED = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]+\{")
 _WITH_EXEMPLAR = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*[ \t]+[^{}\"#]*)#[ \t]*\{")
+_TIMESTAMP = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SUFFIXES = ("_total", "_sum", "_count")
 _SHOWN = 80
 """Characters of a line that a fault quotes."""
@@ -46,6 +48,8 @@ class Exposition:
     """What a family is declared as: counter, gauge, histogram, ..."""
     faults: tuple[str, ...] = ()
     """Sentences: what could not be read. Such a family is left out, since a part of it would pass for the whole."""
+    unread: frozenset[str] = frozenset()
+    """The families that were left out: the server has them, and what they say is not known."""
 
     def __contains__(self, family: str) -> bool:
         return family in self.families
@@ -72,6 +76,8 @@ def parse(text: str, families: frozenset[str] | None = None, *, buckets: bool = 
     reading = _Reading(_spellings(families, buckets), buckets)
     for comment, start, end in _groups(text):
         reading.group(comment, text, start, end)
+    if text and not text.endswith("\n"):
+        reading.cut_off(text[text.rfind("\n") + 1 :])
     return reading.result()
 
 
@@ -127,12 +133,14 @@ class _Reading:
         self._kinds: dict[str, str] = {}
         self._found: defaultdict[str, dict[tuple[str, int], Sample]] = defaultdict(dict)
         self._faults: dict[str, str] = {}
+        self._telling: str | None = None
+        """The family that the newest comment is about."""
 
     def group(self, comment: str, text: str, start: int, end: int) -> None:
         """A comment and the lines after it, `text[start:end]`, which begin with the end of the comment's."""
         words = comment.split(None, 4)
         name = words[2] if len(words) > 2 and words[1] in ("TYPE", "HELP") else ""
-        family = self._spelled.get(name)
+        family = self._telling = self._spelled.get(name)
         kind = words[3] if len(words) > 3 and words[1] == "TYPE" else ""
         if family is not None and kind:
             self._kinds.setdefault(family, kind)
@@ -218,6 +226,13 @@ class _Reading:
         elif not _same(before.value, value):
             self._faults.setdefault(family, f"{family}: the same series twice with different values")
 
+    def cut_off(self, line: str) -> None:
+        """The page ends inside `line`, whose number may have had more digits, and its family more lines."""
+        name = _NAME.match(line)
+        for family in (self._telling, self._spelled.get(name[1]) if name else None):
+            if family is not None:
+                self._faults.setdefault(family, f"{family}: the page ends in the middle of {line[:_SHOWN]!r}")
+
     def _fault(self, family: str, line: str) -> None:
         self._faults.setdefault(family, f"{family}: cannot read {line[:_SHOWN]!r}")
 
@@ -227,7 +242,7 @@ class _Reading:
             family: tuple(self._found[family].values()) for family in self._kinds if family not in self._faults
         }
         kinds = {family: self._kinds[family] for family in whole}
-        return Exposition(whole, kinds, tuple(self._faults.values()))
+        return Exposition(whole, kinds, tuple(self._faults.values()), frozenset(self._faults))
 
 
 def _sums_and_counts(name: str, text: str) -> list[str]:
@@ -262,14 +277,16 @@ def _number(rest: str) -> float | None:
     try:
         return float(rest)
     except ValueError:
-        words = rest.split(None, 2)
-    if len(words) < 2 or not _may_follow(words[1]):
+        value, *behind = rest.split(None, 2) or [""]
+    if not behind or not _may_follow(*behind):
         return None
     try:
-        return float(words[0])
+        return float(value)
     except ValueError:
         return None
 
 
-def _may_follow(word: str) -> bool:
-    return word == "#" or (word.isascii() and word.lstrip("+-").replace(".", "", 1).isdigit())
+def _may_follow(word: str, rest: str = "#") -> bool:
+    """Whether behind a value stands an exemplar, a timestamp (whole milliseconds, in OpenMetrics any number of
+    seconds), or one after the other."""
+    return word == "#" or (_TIMESTAMP.fullmatch(word) is not None and rest.startswith("#"))

@@ -36,7 +36,13 @@ def _of(*families: str) -> Sum:
 def _sources(exposition: Exposition) -> float | None:
     """Old releases count a cached token that is computed all the same on both sides."""
     total = known_total(exposition, BY_SOURCE)
-    return None if total is None else total - (known_total(exposition, RECOMPUTED) or 0.0)
+    both = known_total(exposition, RECOMPUTED) if _told(exposition, RECOMPUTED) else 0.0
+    return None if total is None or both is None else total - both
+
+
+def _told(exposition: Exposition, family: str) -> bool:
+    """Whether the server has a family, readable or not."""
+    return family in exposition or family in exposition.unread
 
 
 def _cached_sources(exposition: Exposition) -> float | None:
@@ -118,10 +124,15 @@ class IdentityWatch:
         self._rests: dict[str, tuple[float, float, float]] = {}
         """Of each identity: how many had given up at the rest that it is judged since, its whole and its parts."""
 
+    def forget(self) -> None:
+        """Counters began anew: what they stood at before is nothing to judge them by."""
+        self._rests.clear()
+
     def gaps(self, exposition: Exposition) -> Iterator[Gap]:
         """Every identity that the server tells enough for and that must hold at this moment, kept or not. Before
         anything was counted there is nothing to hold."""
-        at_rest, gave_up = settled(exposition), _given_up(exposition)
+        at_rest = settled(exposition) and exposition.unread.isdisjoint(_TELL_WHO_GAVE_UP)
+        gave_up = _given_up(exposition)
         for identity in IDENTITIES:
             whole, parts = identity.whole(exposition), identity.parts(exposition)
             if whole is None or parts is None or whole == parts == 0:
@@ -155,7 +166,11 @@ def settled(exposition: Exposition) -> bool:
     return False
 
 
+_FINISHED, _PREEMPTED = "vllm:request_success", "vllm:num_preemptions"
+_TELL_WHO_GAVE_UP = frozenset({_FINISHED, _PREEMPTED})
+
+
 def _given_up(exposition: Exposition) -> float:
     """How often a request may have been admitted and not prefilled, or admitted twice."""
-    aborted = [known_total(exposition, "vllm:request_success", finished_reason=why) for why in ("abort", "error")]
-    return sum(count or 0.0 for count in (known_total(exposition, "vllm:num_preemptions"), *aborted))
+    aborted = [known_total(exposition, _FINISHED, finished_reason=why) for why in ("abort", "error")]
+    return sum(count or 0.0 for count in (known_total(exposition, _PREEMPTED), *aborted))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kvbench.observe.buckets import BucketReader
 from kvbench.observe.canonical import canonical, parse_engine
-from kvbench.observe.continuity import Fall, falls
+from kvbench.observe.continuity import Fall, carried, falls
 from kvbench.observe.exposition import Exposition
 from kvbench.observe.fetch import Fetched
 from kvbench.observe.identities import IdentityWatch, settled
@@ -62,6 +62,8 @@ def _read(scrapes: Iterable[Fetched]) -> Iterator[tuple[Fetched, list[CanonicalS
             continue
         exposition = parse_engine(scrape.text, buckets=False)
         fell = falls(before, exposition) if before is not None else []
+        if fell:
+            identities.forget()
         yield (
             scrape,
             [
@@ -71,7 +73,7 @@ def _read(scrapes: Iterable[Fetched]) -> Iterator[tuple[Fetched, list[CanonicalS
                 *_gaps(exposition, identities),
             ],
         )
-        before = exposition
+        before = carried(before, exposition)
 
 
 def _resets(fell: Iterable[Fall]) -> Iterator[CanonicalSample]:

@@ -12,15 +12,24 @@ from kvbench.observe.kvbench_names import TIER_TOKENS
 from kvbench.observe.trtllm_names import BY_TIER, CACHED, PROMPTS
 from kvbench.observe.vllm_names import BY_SOURCE, CACHED_BY_SOURCE, SILENT_CONNECTOR
 
-__all__ = ["SOURCES", "TIERS_OF_TRTLLM", "known_total", "source_counters", "sources"]
+__all__ = ["COUNTED_IN", "SOURCES", "TIERS_OF_TRTLLM", "known_total", "source_counters", "sources"]
 
 SOURCES = ("device", "host", "disk", "computed")
 TIERS_OF_TRTLLM = {"gpu": "device", "host": "host", "disk": "disk"}
 """TensorRT-LLM's words for what backs a cache level."""
+COUNTED_IN = (BY_SOURCE, CACHED_BY_SOURCE, TIER_TOKENS, PROMPTS, CACHED, BY_TIER)
+"""The families that tell where tokens came from."""
+_DECIDES = frozenset({*COUNTED_IN, SILENT_CONNECTOR})
+"""What is told depends on which of these are there."""
 
 
 def source_counters(exposition: Exposition) -> dict[str, float]:
-    """Prompt tokens so far by source. Together they are all prompt tokens, or there are none here."""
+    """Prompt tokens so far by source. Together they are all prompt tokens, or there are none here.
+
+    A family that is there and could not be read is no sign of a server that does not tell its tiers apart.
+    """
+    if not exposition.unread.isdisjoint(_DECIDES):
+        return {}
     found = _of_vllm(exposition) if BY_SOURCE in exposition else _of_trtllm(exposition)
     return found if all(math.isfinite(tokens) for tokens in found.values()) else {}
 

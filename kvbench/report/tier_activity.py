@@ -95,7 +95,7 @@ def _events(arms: Sequence[TierActivity]) -> TableView:
         for name in names
     )
     return TableView(
-        "Evictions, drops and failures that the engines count",
+        "Preemptions, evictions, drops and failures that the engines count",
         "Measured parts of all rounds. What an engine does not count is not known.",
         ("What", *(plain(arm.arm) for arm in arms)),
         rows,

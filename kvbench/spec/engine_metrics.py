@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["BUCKETED", "COUNTER_RESET", "ENGINE_METRICS", "IDENTITY_GAP", "EngineMetric"]
+__all__ = ["BUCKETED", "COUNTER_RESET", "ENGINE_METRICS", "IDENTITY_GAP", "PROCESS", "EngineMetric"]
 
 
 class EngineMetric(NamedTuple):
@@ -132,6 +132,8 @@ COUNTER_RESET = "counter_reset"
 
 Label counter: its canonical name, or `process` where the counters were created anew. The value is by how much.
 """
+PROCESS = "process"
+"""Stands for all counters of a process that began anew."""
 
 IDENTITY_GAP = "identity_gap"
 """In a run's metrics, at every scrape: by how much the parts of a sum miss the whole, as a share of the larger.

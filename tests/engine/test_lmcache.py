@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,14 @@ from kvbench.compare.difference import rendered_difference
 from kvbench.engine.create import render_profile
 from kvbench.engine.flags import check_flags, shipped_flags
 from kvbench.engine.lmcache import LmcacheServer, server_command
-from kvbench.engine.lmcache_page import TierSplit, merged
+from kvbench.engine.lmcache_page import LmcachePage, TierSplit, merged
 from kvbench.engine.vllm import Place, render
 from kvbench.engine.vllm_tiers import show_json
 from kvbench.observe.canonical import identity_breaks, parse_engine, source_counters, totals
 from kvbench.report.rendered import show_rendered, start_document
 from kvbench.spec.loading import load_profile
 from kvbench.spec.profile import Profile
+from tests.engine.answering import Answering
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLACE = Place(
@@ -245,3 +248,30 @@ class TestPage:
         text = merged(vllm, lmcache, TierSplit())
         assert text.count("\nprocess_start_time_seconds ") == vllm.count("\nprocess_start_time_seconds ")
         assert "target_info" not in text
+
+    @pytest.mark.parametrize("cut", ["", "vllm", "lmcache"])
+    def test_of_pages_that_were_cut_off_no_page_is_made(self, shared_dir: Path, cut: str) -> None:
+        """A line that was begun would end as a whole one, with a number of fewer digits."""
+        vllm, lmcache = self.pages(shared_dir)
+        texts = {
+            "/vllm": vllm[:-4] if cut == "vllm" else vllm,
+            "/lmcache": lmcache[:-4] if cut == "lmcache" else lmcache,
+        }
+
+        class Both(Answering):
+            def do_GET(self) -> None:
+                self.answer(200, texts[self.path])
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Both) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            base = f"http://127.0.0.1:{server.server_address[1]}"
+            page = LmcachePage(f"{base}/vllm", f"{base}/lmcache")
+            try:
+                status, text = page.page()
+            finally:
+                page.close()
+                server.shutdown()
+                thread.join()
+        assert status == (503 if cut else 200)
+        assert (f"/{cut} ends in the middle of a line" in text) is bool(cut)

@@ -62,6 +62,33 @@ class TestIncrease:
         )
         assert Counters(pd.concat([grown, told])).resets() == [("prompt_tokens", 10.0)]
 
+    @pytest.mark.parametrize("counter", [BY_SOURCE, "process"])
+    def test_what_a_told_reset_took_makes_the_increase_unknown_though_the_sum_grew(self, counter: str) -> None:
+        """Given one rank of several that began anew, or a process that counted further than the one before it."""
+        names = ("device", "host", "disk", "computed")
+        grown = metric_rows({(BY_SOURCE, source): [1, 5, 20] for source in names}, [0.0, 10.0, 99.0])
+        told = grown.iloc[:1].assign(
+            t_s=50.0, name="counter_reset", labels=f'{{"counter": "{counter}"}}', value=4.0
+        )
+        counters = Counters(pd.concat([grown, told]))
+        assert set(counters.by_source(0.0).values()) == {None}
+        assert counters.increase(BY_SOURCE) is None
+        assert counters.grown(BY_SOURCE, 0.0) is None
+        assert not counters.unbroken({BY_SOURCE}, 0.0)
+        assert counters.sources_between(10.0, 99.0) is None
+        assert counters.by_source(50.0)["device"] == 15.0, "what came after it is known"
+        assert counters.unbroken({BY_SOURCE}, 50.0)
+        assert counters.sources_between(0.0, 10.0) == dict.fromkeys(names, 4.0)
+
+    def test_buckets_of_a_histogram_that_began_anew_are_unknown(self) -> None:
+        grown = metric_rows({("block_lifetime_count", None): [1, 5, 20]}, [0.0, 10.0, 99.0])
+        edges = grown.assign(name="block_lifetime_bucket", labels='{"le": "+Inf"}')
+        told = grown.iloc[:1].assign(
+            t_s=50.0, name="counter_reset", labels='{"counter": "block_lifetime_count"}', value=4.0
+        )
+        assert Counters(pd.concat([grown, edges])).buckets("block_lifetime", 0.0) == {float("inf"): 19.0}
+        assert Counters(pd.concat([grown, edges, told])).buckets("block_lifetime", 0.0) is None
+
     def test_a_fall_before_the_start_is_a_reset_but_leaves_the_increase(self) -> None:
         metrics = metric_rows({(BY_SOURCE, "device"): [5, 0, 2]}, [1.0, 9.0, 99.0])
         assert Counters(metrics).by_source(10.0)["device"] == 2.0

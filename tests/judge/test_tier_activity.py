@@ -71,7 +71,7 @@ def test_without_buckets_a_mean_is_all_there_is() -> None:
 def test_events_that_come_with_the_first_of_them_began_at_zero() -> None:
     """LMCache has no family before its first event: a round without any is one in which nothing happened."""
     late = metric_rows({("host_evicted_chunks", None): [float("nan"), 3, 7]}, TIMES)
-    none = metric_rows({("preemptions", None): [0, 0, 0]}, TIMES)
+    none = metric_rows({("generation_tokens", None): [0, 0, 0]}, TIMES)
     (event,) = told(late, none).events
     assert (event.name, event.unit, event.count) == ("host_evicted_chunks", "chunks", 7.0)
 
@@ -81,6 +81,20 @@ def test_failures_of_promotions_cascades_and_stores_are_told_even_that_there_wer
     metrics = metric_rows({(name, None): [1, 1, 1 + place] for place, name in enumerate(names)}, TIMES)
     counts = {event.name: event.count for event in told(metrics).events}
     assert counts == {name: float(place) for place, name in enumerate(names)}
+
+
+def test_preemptions_of_the_measured_part_are_told_of_an_engine_without_any_tier() -> None:
+    metrics = metric_rows({("preemptions", None): [3, 3, 8]}, TIMES)
+    (event,) = told(metrics).events
+    assert (event.name, event.unit, event.count) == ("preemptions", "requests", 5.0)
+
+
+def test_a_round_whose_process_began_anew_is_left_out_though_its_counters_went_on_growing() -> None:
+    whole = metric_rows({("preemptions", None): [1, 4, 9]}, TIMES)
+    anew = pd.concat([whole, whole.iloc[-1:].assign(name="counter_reset", labels='{"counter": "process"}')])
+    found = told(whole, anew)
+    assert [(event.name, event.count) for event in found.events] == [("preemptions", 8)]
+    assert (found.rounds, found.left_out) == (1, 1)
 
 
 def waits(name: str) -> pd.DataFrame:
@@ -125,6 +139,11 @@ def test_an_engine_that_tells_none_of_it_has_nothing() -> None:
     assert judge(comparison(good_pairs())).tier_activity == []
 
 
+def without_start(text: str) -> str:
+    """A page that does not tell when its process began: the captured ones are of two servers that ran as one."""
+    return "".join(line + "\n" for line in text.splitlines() if "process_start_time_seconds" not in line)
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize(
     ("idle", "loaded", "times", "events"),
@@ -145,7 +164,7 @@ def test_between_two_pages_of_a_real_server(
     """No ledger is needed, so servers that were already running show it as well."""
     folder = shared_dir / "facts" / "vllm-0.32.0"
     scrapes = [
-        Fetched(Attempt(t_s, t_s, Result.OK), 200, (folder / file).read_text(), "")
+        Fetched(Attempt(t_s, t_s, Result.OK), 200, without_start((folder / file).read_text()), "")
         for t_s, file in ((5.0, idle), (130.0, loaded))
     ]
     found = told(rows_of_scrapes(scrapes, 0.0).to_pandas())

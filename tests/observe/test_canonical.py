@@ -186,6 +186,13 @@ class TestReleasesOfVllm:
             "elsewhere": 6,
         }
 
+    def test_a_family_that_cannot_be_read_is_no_sign_of_an_older_release(self) -> None:
+        """Given tiers of which one series stands twice, then nothing is known of the sources of that page."""
+        tiers = by_label("vllm:prompt_tokens_cached_by_source", "source", {"device": 50, "host": 15, "disk": 10})
+        again = 'vllm:prompt_tokens_cached_by_source_total{engine="0",source="host"} 16\n'
+        assert source_counters(parse_engine(self.SINCE_0_16 + tiers))["host"] == 15
+        assert source_counters(parse_engine(self.SINCE_0_16 + tiers + again)) == {}
+
     def test_since_0_33_a_promotions_time_is_told(self) -> None:
         name = "vllm:kv_offload_tiering_promotion_latency_seconds"
         labels = '{tier="1:fs",result="ok"}'

@@ -71,6 +71,17 @@ class TestResets:
         )
         assert falls(parse_engine(first), parse_engine(last)) == [Fall("prompt_tokens_by_source", 70)]
 
+    def test_tokens_by_source_of_one_rank_are_seen_to_fall_though_their_sum_grows(self) -> None:
+        first, last = (
+            page(
+                "counter",
+                "vllm:prompt_tokens_by_source_total",
+                *((f'{{engine="{rank}",source="local_compute"}}', str(n)) for rank, n in enumerate(tokens)),
+            )
+            for tokens in ((90, 50), (20, 400))
+        )
+        assert falls(parse_engine(first), parse_engine(last)) == [Fall("prompt_tokens_by_source", 70)]
+
     def test_counters_created_anew_are_another_process_and_late_children_are_none(self) -> None:
         def born(*seconds: str) -> Exposition:
             ranks = [(f'{{engine="{rank}"}}', s) for rank, s in enumerate(seconds)]
@@ -88,6 +99,12 @@ class TestResets:
         table = rows(at(101, prompts(50, 50)), at(102, prompts(60, 60)), at(103, prompts(10, 500)))
         assert told(table, "counter_reset") == [(3.0, {"counter": "prompt_tokens"}, 50.0)]
         assert [value for _, _, value in told(table, "prompt_tokens")] == [100, 120, 510]
+
+    def test_one_that_a_page_hides_is_seen_on_the_next(self) -> None:
+        """Given a page that was cut off between two of them, then the rank that began anew meanwhile is found."""
+        pages = prompts(50, 50), prompts(60, 60)[:-3], prompts(10, 500)
+        table = rows(*(at(101 + number, text) for number, text in enumerate(pages)))
+        assert told(table, "counter_reset") == [(3.0, {"counter": "prompt_tokens"}, 40.0)]
 
     @pytest.mark.shared
     def test_a_restart_is_seen_and_a_reset_of_the_cache_is_none(self, shared_dir: Path) -> None:
@@ -205,6 +222,28 @@ class TestIdentities:
         assert missed(left, scrape(200, 160, 195, BUSY)) == []
         assert missed(left, scrape(50, 20, 30), scrape(60, 30, 40)) == [], "a server that began anew"
 
+    def test_of_a_new_process_are_not_judged_by_what_the_one_before_it_had_counted(self) -> None:
+        """Given a request that gave up in either, and a new process that has counted further than the old."""
+
+        def of(born: float, prompt: float, cached: float, tiers: float) -> str:
+            parts = sound(prompt, cached) | {
+                "load": AT_REST
+                + by_label("vllm:request_success", "finished_reason", {"length": 5, "abort": 1})
+                + page("gauge", "vllm:prompt_tokens_created", ('{engine="0"}', str(born))),
+                "tiers": by_label("vllm:prompt_tokens_cached_by_source", "source", {"device": tiers}),
+                "hits": counters({"vllm:prefix_cache_hits": tiers, "vllm:external_prefix_cache_hits": 0}),
+            }
+            return "".join(parts.values())
+
+        def missed(*pages: str) -> list[float]:
+            table = rows(*(at(101 + number, text) for number, text in enumerate(pages)))
+            return [value for _, _, value in told(table, "identity_gap") if value]
+
+        old = of(100, 100, 60, 70)
+        assert missed(old, of(100, 200, 160, 195)) == [-0.2], "the same process"
+        assert missed(old, of(150, 200, 160, 195)) == []
+        assert missed(old, of(150, 200, 160, 195), of(150, 300, 260, 320)) == [-0.2], "judged by its own rest"
+
     def test_a_cached_token_that_was_computed_all_the_same_is_counted_on_both_sides(self) -> None:
         """As releases from 0.16 on do for a prompt that was cached to its last token."""
         sources = by_label(
@@ -220,6 +259,20 @@ class TestIdentities:
             {"local_compute": 40, "local_cache_hit": 41, "external_kv_transfer": 20},
         )
         assert breaks(sources=extra, load=AT_REST + recomputed) == ()
+
+    def test_are_not_held_against_a_part_that_could_not_be_read(self) -> None:
+        """Given a page on which what makes up for a gap stands twice, then there is no gap to be told."""
+        twice = page("counter", "vllm:prompt_tokens_recomputed_total", ("", "1"), ("", "2"))
+        extra = by_label(
+            "vllm:prompt_tokens_by_source",
+            "source",
+            {"local_compute": 41, "local_cache_hit": 41, "external_kv_transfer": 20},
+        )
+        assert breaks(sources=extra, load=AT_REST + twice) == ()
+        more = by_label("vllm:prompt_tokens_cached_by_source", "source", {"device": 40, "host": 25, "disk": 5})
+        hits = counters({"vllm:prefix_cache_hits": 40, "vllm:external_prefix_cache_hits": 30}, engine="0")
+        preempted = page("counter", "vllm:num_preemptions_total", ("", "1"), ("", "2"))
+        assert breaks(tiers=more, hits=hits, load=AT_REST + preempted) == ()
 
     def test_that_need_what_is_not_told_are_not_checked(self) -> None:
         assert breaks(sources="", tiers="", hits="") == ()
@@ -273,6 +326,13 @@ class TestRows:
         whole = "".join(sound().values())
         assert self.sources(whole) == {"computed", "device", "host", "disk", "elsewhere"}
         assert self.sources(whole, "".join(self.SILENT.values())) == {"computed", "device", "elsewhere"}
+
+    def test_one_page_whose_tiers_cannot_be_read_leaves_them_known_in_the_others(self) -> None:
+        """As when a proxy cuts a page off: that is not a server that keeps its tiers to itself."""
+        whole = "".join(sound().values())
+        tiers = sound()["tiers"]
+        cut = "".join((sound() | {"tiers": "", "load": AT_REST + tiers[:-3]}).values())
+        assert self.sources(whole, cut, whole) == {"computed", "device", "host", "disk", "elsewhere"}
 
     def test_tokens_from_a_peer_leave_the_tiers_known(self) -> None:
         peer = sound() | {

@@ -136,7 +136,9 @@ def test_labels_may_hold_quotes_newlines_braces_and_line_ends_of_other_kinds() -
         '  a{x="1"} 3',
         'a{ x = "1" , } 3',
         'a{x="1"} 3 1700000000000',
+        'a{x="1"} 3 1.7e9',
         'a{x="1"} 3 # {trace="}"} 0.5 1700000000.25',
+        'a{x="1"} 3 1700000000.25 # {trace="a # b"} 0.5',
         'a{x="1"} 3.0\r',
     ],
 )
@@ -148,7 +150,7 @@ def test_blanks_timestamps_and_exemplars_change_nothing(line: str) -> None:
 
 @pytest.mark.parametrize("line", ["a 3", "a\t3", " a 3", "a{} 3", 'a 3 # {trace="1"} 1'])
 def test_a_sample_may_have_no_labels(line: str) -> None:
-    assert parse(page("gauge", "a") + line)["a"] == (Sample("a", {}, 3.0),)
+    assert parse(page("gauge", "a") + line + "\n")["a"] == (Sample("a", {}, 3.0),)
 
 
 def test_values_are_numbers_of_the_format() -> None:
@@ -160,12 +162,17 @@ def test_values_are_numbers_of_the_format() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["a", "a{", 'a{x="1"}', 'a{x="1} 2', 'a{x="1",x="2"} 3', "a{5", "a 1_000", "a ١٢", "a 0x"]
+    "line",
+    [
+        *("a", "a{", 'a{x="1"}', 'a{x="1} 2', 'a{x="1",x="2"} 3', "a{5", "a 1_000", "a ١٢", "a 0x", "a 1 2 3"),
+        *("a 1 e9", "a 1 .", "a 1 now"),
+    ],
 )
 def test_a_line_that_cannot_be_read_takes_its_family_with_it_and_no_other(line: str) -> None:
     """A part of a sum would pass for the whole."""
-    exposition = parse(page("counter", "b_total", ("", "7")) + page("counter", "a", ('{y="0"}', "1")) + line)
+    exposition = parse(page("counter", "b_total", ("", "7")) + page("counter", "a", ('{y="0"}', "1")) + line + "\n")
     assert "a" not in exposition
+    assert exposition.unread == {"a"}
     assert len(exposition.faults) == 1
     assert exposition.faults[0].startswith("a: cannot read ")
     assert exposition.total("b") == 7
@@ -216,6 +223,61 @@ def test_several_families_of_the_same_beginning_stay_apart() -> None:
     )
     found = parse(text)
     assert {name: found.total(name) for name in found.families} == {"a": 1, "a_created": 5, "a_b": 3}
+
+
+OPEN_METRICS = """\
+# HELP vllm:prompt_tokens Number of prefill tokens.
+# TYPE vllm:prompt_tokens counter
+# UNIT vllm:prompt_tokens
+vllm:prompt_tokens_total{engine="0"} 12.0 1700000000.25 # {trace_id="a \\"}\\" 1"} 3.0 1.7e9
+vllm:prompt_tokens_created{engine="0"} 1.7e+09
+vllm:prompt_tokens_total{engine="1"} 30
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.5"} 3 # {trace_id="b"} 0.4
+vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf"} 4
+vllm:time_to_first_token_seconds_count{engine="0"} 4
+vllm:time_to_first_token_seconds_sum{engine="0"} 2.5
+vllm:time_to_first_token_seconds_created{engine="0"} 1.7e9
+# EOF
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("buckets", [True, False])
+def test_a_page_of_openmetrics_says_what_one_of_text_says(end: str, *, buckets: bool) -> None:
+    """Its counters are declared without `_total`, and have their creation, timestamps and exemplars beside them."""
+    exposition = parse(OPEN_METRICS.replace("\n", end), FAMILIES, buckets=buckets)
+    ttft = "vllm:time_to_first_token_seconds"
+    assert exposition.faults == ()
+    assert [exposition.total("vllm:prompt_tokens", **labels) for labels in ({}, {"engine": "1"})] == [42, 30]
+    parts = ["_bucket", "_bucket", "_count", "_sum"] if buckets else ["_count", "_sum"]
+    assert [(s.name.removeprefix(ttft), s.value) for s in exposition[ttft]][-2:] == [("_count", 4), ("_sum", 2.5)]
+    assert [s.name.removeprefix(ttft) for s in exposition[ttft]] == parts
+
+
+@pytest.mark.shared
+def test_a_captured_page_with_other_line_ends_reads_the_same(shared_dir: Path) -> None:
+    text = (shared_dir / "facts" / "vllm-0.32.0" / "tiering-after-load.prom").read_text()
+    assert parse(text.replace("\n", "\r\n")) == parse(text)
+
+
+CUT = (
+    "# TYPE b_total counter\nb_total 7\n"
+    '# TYPE a_total counter\na_total{engine="0"} 10\na_total{engine="1"} 25\n'
+    '# TYPE a_gauge gauge\na_gauge{engine="0"} 31\n'
+)
+
+
+@pytest.mark.parametrize("end", range(len(CUT) + 1))
+def test_of_a_page_that_ends_inside_a_line_nothing_that_it_was_telling_is_taken(end: int) -> None:
+    """Half a number is a number, and a family without its second rank would be a reset."""
+    text = CUT[:end]
+    whole, part = parse(CUT), parse(text)
+    for family, samples in part.families.items():
+        assert set(map(str, samples)) <= set(map(str, whole[family])), "no other number than that of the whole page"
+    if last := text.rpartition("\n")[2]:
+        telling = last.removeprefix("# TYPE ") if last.startswith("#") else text.rpartition("# TYPE ")[2]
+        assert telling.split(" ")[0].removesuffix("_total") not in part.families
 
 
 def test_a_long_line_of_nothing_takes_no_time() -> None:

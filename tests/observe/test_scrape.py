@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import threading
 import time
@@ -73,7 +74,14 @@ class Handler(BaseHTTPRequestHandler):
             text = f'[{{"iter": {server.requests}, "numActiveRequests": 2, "numCompletedRequests": 1}}]'
         body = text.encode()
         self.send_response({"404": 404, "500": 500}.get(server.mode, 200))
-        self.send_header("Content-Length", str(len(body)))
+        if "gzip" in server.mode:
+            assert "gzip" in self.headers["Accept-Encoding"]
+            body = gzip.compress(body)
+            body = body[1:] if server.mode == "damaged gzip" else body
+            self.send_header("Content-Encoding", "gzip")
+        missing = 100 if server.mode == "cut off" else 0
+        self.close_connection = bool(missing)
+        self.send_header("Content-Length", str(len(body) + missing))
         self.end_headers()
         self.wfile.write(body)
 
@@ -144,6 +152,9 @@ def test_a_round_is_scraped_stored_raw_and_written_as_rows(server: Server, tmp_p
         ("500", Result.STALLED),
         ("hang", Result.STALLED),
         ("drip", Result.STALLED),
+        ("gzip", Result.OK),
+        ("damaged gzip", Result.STALLED),
+        ("cut off", Result.STALLED),
     ],
 )
 def test_what_a_server_answers_is_classified(server: Server, mode: str, result: Result) -> None:
@@ -153,6 +164,12 @@ def test_what_a_server_answers_is_classified(server: Server, mode: str, result: 
     assert fetched.attempt.result is result
     assert bool(fetched.text) == (result is Result.OK)
     assert fetched.attempt.ended - fetched.attempt.started < 10 * TIMEOUT_S
+
+
+def test_a_page_that_comes_compressed_is_the_same_page(server: Server) -> None:
+    plain = scrape_once(url_of(server))
+    server.mode, server.prompt = "gzip", 0
+    assert scrape_once(url_of(server)) == plain != {}
 
 
 def test_nothing_that_listens_is_unreachable(server: Server) -> None:

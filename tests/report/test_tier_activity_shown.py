@@ -61,7 +61,11 @@ def test_rounds_that_are_left_out_are_said_under_every_table() -> None:
 
 def test_it_is_in_every_format_without_a_ledger(told: ReportData) -> None:
     for text in (render_markdown(told), page_of(told)):
-        for heading in ("waiting against transfer", "Lifetimes, reuse gaps", "Evictions, drops and failures"):
+        for heading in (
+            "waiting against transfer",
+            "Lifetimes, reuse gaps",
+            "Preemptions, evictions, drops and failures",
+        ):
             assert heading in text
     assert "waiting against transfer" in terminal(told, width=160)
     assert json.loads(render_verdict_json(told))["tier_activity"][1]["promotions"]["queueing_s"] == 0.375
