@@ -106,7 +106,7 @@ def _by_events(evidence: RoundEvidence, sent: pd.DataFrame) -> Splits:
     told = evidence.events_tell_tiers and evidence.schedule is not None and evidence.token_id_range is not None
     if not told or history is None:
         return {}
-    residency = Residency(history, evidence.blocks_per_chunk, "disk" in evidence.tiers)
+    residency = Residency(history, evidence.blocks_per_chunk, "disk" in evidence.tiers, "host" in evidence.tiers)
     found: dict[int, dict[str, int]] = {}
     hits = sent[(sent["cached_tokens"] > 0) & sent["first_token_s"].notna()]
     prompt = _prompt_of(evidence, residency.history.block_tokens)

@@ -48,7 +48,8 @@ class BlockHistory:
         self._loads: dict[bytes, list[Announcement]] = {}
         self._group: int | None = None
         for place, event in enumerate(events):
-            self._times.append(event.t_s)
+            # Clocks that are read one after the other may put an event before the one that was said before it.
+            self._times.append(max(event.t_s, self._times[-1]) if self._times else event.t_s)
             self._take(place, event)
 
     def _take(self, place: int, event: KvEvent) -> None:

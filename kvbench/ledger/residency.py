@@ -44,6 +44,7 @@ class Residency:
     blocks_per_chunk: int = 1
     """Tiers behind the device keep chunks of so many blocks, each under the hash of its last."""
     has_disk: bool = True
+    has_host: bool = True
     _claimed: set[int] = field(default_factory=set)
     """Places of device announcements that belong to a request already."""
     _promoted: set[tuple[int, bytes]] = field(default_factory=set)
@@ -68,10 +69,12 @@ class Residency:
                 return self._with_load(path[:count], load, first, cached_tokens)
         if not all(self._on_device(block, first, end) for block in path):
             return None
-        for index, block in enumerate(path):
-            if not self.history.lies_in("device", block, first):
-                # It asked for the chunk, and then found it loaded for another.
-                self._was_promoted(self._key(path, index) or block, first, end)
+        came = [index for index, block in enumerate(path) if not self.history.lies_in("device", block, first)]
+        if came and self.has_host and not self.history.tells("host"):
+            return None  # computed by another request, or loaded from a tier of which nothing is ever said
+        for index in came:
+            # It asked for the chunk, and then found it loaded for another.
+            self._was_promoted(self._key(path, index) or path[index], first, end)
         return Split(cached_tokens, 0, 0)
 
     def _on_device(self, block: bytes, first: int, end: int) -> bool:

@@ -121,7 +121,7 @@ def _frames(raw: Path) -> Iterator[Frame]:
     with raw.open("rb") as file:
         for entry in msgpack.Unpacker(file, max_buffer_size=2 * _LARGEST_BYTES):
             if len(entry) == len(Frame._fields) and len(entry[2]) == _SEQUENCE_BYTES:
-                yield Frame(entry[0], entry[1], int.from_bytes(entry[2], "big"), entry[3])
+                yield Frame(entry[0], entry[1], int.from_bytes(entry[2], "big", signed=True), entry[3])
 
 
 def in_order(frames: Iterable[Frame], origin: float) -> Iterator[KvEvent]:
@@ -143,7 +143,8 @@ def decode(frame: Frame, origin: float) -> list[KvEvent] | None:
     try:
         batch = msgpack.unpackb(frame.payload, strict_map_key=False)
         said_s, events = float(batch[0]), batch[1]
-        t_s = frame.monotonic_s - frame.unix_s + said_s - origin
+        # Nothing is said after it was heard, whatever became of the clock on the way.
+        t_s = min(frame.monotonic_s - frame.unix_s + said_s, frame.monotonic_s) - origin
         if not np.isfinite(t_s):
             return None
         return [
@@ -162,6 +163,9 @@ def _event(batch: int, t_s: float, said: Mapping[str, object]) -> KvEvent:
     hashes = said.get("block_hashes") or ()
     if not isinstance(hashes, list | tuple):
         raise TypeError("block hashes are not a list")
+    ids = np.array(tokens if isinstance(tokens, list) else [], np.int32)
+    if ids.ndim != 1:
+        raise TypeError("token ids are not a plain list")
     return KvEvent(
         batch=batch,
         t_s=t_s,
@@ -169,7 +173,7 @@ def _event(batch: int, t_s: float, said: Mapping[str, object]) -> KvEvent:
         tier=None if medium is None else _TIERS.get(str(medium), str(medium)),
         hashes=tuple(map(_hash, hashes)),
         parent=None if parent is None else _hash(parent),
-        tokens=np.array(tokens if isinstance(tokens, list) else [], np.int32),
+        tokens=ids,
         block_tokens=_whole(said.get("block_size")) or 0,
         group=_whole(group),
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvbench.ledger.account import RoundEvidence, account
 from kvbench.ledger.events import KvEvent, event_table, events_of
@@ -129,6 +133,75 @@ def test_of_two_that_wait_for_one_load_the_first_had_it_made() -> None:
 def test_what_another_request_computes_meanwhile_is_a_hit_on_the_device() -> None:
     events = [stored(5.5, "device", A, B, C, D), stored(5.8, "host", A, B, C, D)]
     assert look(events) == Split(16, 0, 0)
+
+
+def test_where_the_host_is_never_told_of_what_came_to_the_device_may_have_been_loaded_from_it() -> None:
+    events = [stored(0.0, "device", A, B), stored(5.5, "device", C, D, parent=B, first=2)]
+    assert look(events) is None
+    assert look(events, has_host=False) == Split(16, 0, 0), "then another request has computed it"
+    assert look(events[:1], cached=8) == Split(8, 0, 0), "what lay there was not loaded"
+
+
+def test_an_event_that_seems_earlier_than_the_one_before_it_is_none() -> None:
+    """Both clocks are not read in one instant, so a time may be too early by what lay between."""
+    events = [*COMPUTED, GONE, removed(4.0, "host", A), stored(1.5, "device", C, D, parent=B, first=2)]
+    history = BlockHistory(events)
+    assert [history.place_at(t_s) for t_s in (0.0, 0.1, 1.2, 3.9, 4.0)] == [1, 2, 3, 3, 5]
+    assert history.time_of(4) == 4.0
+
+
+def test_block_sizes_that_differ_and_unknown_media_do_not_get_into_the_way() -> None:
+    """Given a host that keeps and tells of larger blocks with their tokens, and a medium of the future."""
+    wide = KvEvent(0, 0.2, "stored", "host", (B, D), None, PROMPT, 2 * WIDTH, 0)
+    strange = KvEvent(0, 0.3, "stored", "NVME", (A, B, C, D), None, PROMPT[:0], 0, 0)
+    events = [COMPUTED[0], wide, strange, removed(1.0, "device", A, B, C, D)]
+    loaded = stored(5.5, "device", A, B, C, D)
+    assert look([*events, loaded], blocks_per_chunk=2) == Split(0, 16, 0)
+    other = KvEvent(0, 0.05, "stored", "device", (b"x",), None, PROMPT[:8], 2 * WIDTH, 0)
+    assert look([COMPUTED[0], other, *COMPUTED[1:]]) == Split(16, 0, 0)
+    assert [row["tier"] for row in lives(BlockHistory([*events, loaded])).to_pylist()] == ["device", "host"]
+
+
+def test_hashes_that_are_bytes_are_as_good_as_numbers() -> None:
+    long = {name: name * 32 for name in (A, B, C, D)}
+    events = [
+        stored(0.0, "device", *long.values()),
+        stored(0.1, "host", *long.values()),
+        removed(1.0, "device", long[C], long[D]),
+        stored(5.5, "device", long[C], long[D], parent=long[B], first=2),
+    ]
+    assert look(events) == Split(8, 8, 0)
+
+
+BLOCKS = st.lists(st.sampled_from([A, B, C, D, b"x"]), min_size=1, max_size=4).map(tuple)
+EVENTS = st.builds(
+    lambda t_s, kind, tier, blocks, parent, width, group: KvEvent(
+        0, t_s, kind, tier, blocks, parent, PROMPT[: width * len(blocks)], width, group
+    ),
+    st.floats(-1, 9),
+    st.sampled_from(["stored", "stored", "removed", "cleared", "lost"]),
+    st.sampled_from(["device", "device", "host", "disk", "NVME", None]),
+    BLOCKS,
+    st.none() | st.sampled_from([A, B, b"x"]),
+    st.sampled_from([0, WIDTH, WIDTH, 2 * WIDTH]),
+    st.none() | st.sampled_from([0, 0, 1]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=12), st.integers(1, 16), st.integers(1, 3), st.booleans())
+def test_whatever_an_engine_says_a_split_is_all_that_was_cached_or_there_is_none(
+    events: list[KvEvent], cached: int, chunk: int, behind: bool
+) -> None:
+    """Events lost, out of order, removed before they were stored, of unknown media, sizes and groups."""
+    history = BlockHistory([*COMPUTED[: len(events) % 3], *events])
+    residency = Residency(history, chunk, has_disk=behind, has_host=behind)
+    for sent_s in (1.0, 2.0):
+        split = residency.split(Asked(sent_s, 8.0, PROMPT, cached))
+        assert split is None or (sum(astuple(split)) == cached and min(astuple(split)) >= 0)
+    for row in lives(history).to_pylist():
+        assert row["stored"] >= row["removed"] >= 0
+        assert row["never_read"] is None or 0 <= row["never_read"] <= row["stored"]
 
 
 def test_tiers_may_keep_several_blocks_as_one() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.errors import RecordError
+from kvbench.ledger.events import event_table
 from kvbench.observe.kv_events import EVENTS_NAME, Frame, KvEventListener, decode, in_order
 
 STORED = {
@@ -81,6 +82,17 @@ def test_another_engines_events_are_not_taken_in(tmp_path: Path) -> None:
     assert list(recorded(tmp_path)["batch"]) == [0]
 
 
+def test_a_number_beyond_all_that_engines_count_to_is_a_gap(tmp_path: Path) -> None:
+    """vLLM ends a replay with −1; as an unsigned number it would fit no table."""
+    listener = KvEventListener()
+    listener.start(tmp_path)
+    publish(listener, [0, 2**64 - 1])
+    _wait_for(tmp_path)
+    listener.stop(0.0)
+    table = recorded(tmp_path)
+    assert list(table["kind"]) == ["stored", "lost", "stored"]
+
+
 def test_a_round_without_events_has_no_table_and_the_port_is_given_back(tmp_path: Path) -> None:
     listener = KvEventListener()
     listener.start(tmp_path)
@@ -129,6 +141,29 @@ def test_a_gap_in_the_sequence_and_a_message_that_is_none_are_events() -> None:
     ]
 
 
+def test_messages_that_come_again_or_in_another_order_leave_nothing_certain_from_there_on() -> None:
+    """Also those of a second rank on the same address, which counts its own through from 0."""
+    for sequences, certain in (([0, 1, 1, 2], 2), ([0, 2, 1, 3], 1), ([0, 0, 1, 1], 1)):
+        kinds = [event.kind for event in in_order([frame([1.0, [REMOVED]], n) for n in sequences], 0.0)]
+        assert kinds.index("lost") == certain
+        assert kinds.count("removed") == len(sequences), "what is said is kept"
+
+
+def test_an_event_is_not_said_after_it_was_heard() -> None:
+    """Given a wall clock that was set back by an hour on the way, then the moment of hearing is the latest."""
+    (event,) = decode(frame([1009.0 + 3600, [REMOVED]]), 100.0) or []
+    assert event.t_s == 10.0
+
+
+def test_what_is_understood_can_be_stored() -> None:
+    media = [{**STORED, "medium": medium} for medium in ("GPU", "NVME", None)]
+    events = [*in_order([frame([1.0, media], -1 % 2**63)], 0.0)]
+    table = event_table(events)
+    assert table["tier"].to_pylist() == [None, "device", "NVME", None]
+    for tokens in ([[174, 58], [88, 9]], [2**40], ["a"]):
+        assert decode(frame([1.0, [{**STORED, "token_ids": tokens}]]), 0.0) is None
+
+
 def test_unknown_events_are_left_out() -> None:
     said = [{"type": "BlockMoved", "block_hashes": [1]}, ["array", "form"], None, {"type": "AllBlocksCleared"}]
     assert [event.kind for event in decode(frame([1.0, said]), 0.0) or []] == ["cleared"]
@@ -153,6 +188,7 @@ values = st.recursive(
 def test_any_fields_are_taken_or_the_message_is_not_understood(fields: dict[str, object]) -> None:
     events = decode(frame([1.0, [{**STORED, **fields, "type": "BlockStored"}]]), 0.0)
     assert events is None or [event.kind for event in events] == ["stored"]
+    assert event_table(events or []).num_rows == len(events or [])
 
 
 def test_captured_events_are_understood(shared_dir: Path) -> None:
