@@ -1,4 +1,4 @@
-"""The benchmark of judging looks at rounds as runs leave them, and its budget can be missed."""
+"""The benchmark of judging looks at rounds as runs leave them, and budgets can be missed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from kvbench.judge.judge import judge
-from tests.benchmarks import bench_judge
+from tests.benchmarks import bench_exposition, bench_judge
 
 
 def test_its_rounds_have_a_ledger_so_what_hits_were_worth_is_worked_out() -> None:
@@ -32,3 +32,16 @@ def test_more_than_the_budget_is_exit_status_1(
     with pytest.raises(SystemExit) as ended:
         bench_judge.main()
     assert ended.value.code not in (0, None)
+
+
+def test_an_exposition_that_takes_too_long_to_read_is_exit_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_exposition", "0.1"])
+    monkeypatch.setattr(bench_exposition, "REPEATS", 1)
+    monkeypatch.setattr(bench_exposition, "BUDGET_MS", 1e6)
+    bench_exposition.main()
+    assert "samples of every family" in capsys.readouterr().out
+    monkeypatch.setattr(bench_exposition, "BUDGET_MS", 0.0)
+    with pytest.raises(SystemExit, match="BEYOND THE BUDGET"):
+        bench_exposition.main()
