@@ -31,8 +31,6 @@ class Runs:
     """Which run, numbered from 0; R values."""
     requests: Whole
     """R values, ascending."""
-    starts: Whole
-    """Which of the trace's block references begins it; R values."""
     sizes: Whole
     """Blocks in it; R values, equal for equal runs."""
     positions: Whole
@@ -61,7 +59,6 @@ class Runs:
             self,
             runs=self.runs[kept],
             requests=self.requests[kept],
-            starts=self.starts[kept],
             sizes=self.sizes[kept],
             positions=self.positions[kept],
             offsets=before[self.offsets],
@@ -166,7 +163,6 @@ def _runs(
         block_tokens=size,
         runs=runs,
         requests=requests,
-        starts=trace.offsets[requests] + positions,
         sizes=sizes,
         positions=positions,
         offsets=np.searchsorted(requests, np.arange(len(trace) + 1)),

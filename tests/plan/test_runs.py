@@ -69,7 +69,8 @@ def check_runs(trace: Trace) -> None:
     assert runs.chained
     of_run: dict[int, list[int]] = {}
     for reference, run in enumerate(runs.runs.tolist()):
-        start, size = int(runs.starts[reference]), int(runs.sizes[reference])
+        begin = trace.offsets[runs.requests[reference]] + runs.positions[reference]
+        start, size = int(begin), int(runs.sizes[reference])
         blocks = trace.blocks[start : start + size].tolist()
         assert of_run.setdefault(run, blocks) == blocks, "a run is taken whole"
         length = int(trace.input_tokens[runs.requests[reference]])
