@@ -23,8 +23,11 @@ def check_host(profiles: Sequence[Profile], progress: Progress) -> list[str]:
     found: list[tuple[str, Check]] = [(p.name, check) for p in profiles for check in _checks(p)]
     failed = [(name, check) for name, check in found if check.status == "fail"]
     if failed:
+        whose: dict[str, list[str]] = {}
+        for name, check in failed:
+            whose.setdefault(check.text, []).append(name)
         raise InputError(
-            "; ".join(dict.fromkeys(f"{name}: {check.text}" for name, check in failed)),
+            "; ".join(f"{', '.join(names)}: {text}" for text, names in whose.items()),
             do="; ".join(dict.fromkeys(check.do for _name, check in failed)),
         )
     for profile in profiles:

@@ -24,14 +24,14 @@ def emulated(profile: Profile, _host: Host) -> Check | None:
     )
 
 
-def engine(profile: Profile, host: Host) -> Check:
+def engine(_profile: Profile, host: Host) -> Check:
     """Whether the engine is here."""
     found = host.engine
     if found is None:
         return skipped("environment", "this engine is part of kvbench")
     if found.found:
         return passed("environment", found.what if not found.detail else f"{found.what}: {found.detail}")
-    make = warned if profile.engine.image is not None else failed
+    make = warned if found.got_on_use else failed
     return make("environment", found.detail, found.do)
 
 

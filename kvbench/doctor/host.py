@@ -230,6 +230,8 @@ class EngineFound:
     detail: str
     """What to say when it is not found."""
     do: str
+    got_on_use: bool = False
+    """An image that the first start pulls."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kvbench.doctor.host import EngineFound, ModelFiles
-from kvbench.engine.container_remains import ask_runtime
-from kvbench.engine.containers import container_of, hub_cache
+from kvbench.engine.container_remains import ask_runtime, reason
+from kvbench.engine.containers import container_of, hub_cache, service_version
 from kvbench.engine.environment import find_or_none
 from kvbench.engine.lmcache import via_lmcache
 from kvbench.engine.models import BUILT_IN_MODELS, model_directory
-from kvbench.errors import InputError
+from kvbench.errors import EngineError, InputError
 from kvbench.plan.geometry import read_config
 from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.weights import weights_of
@@ -85,12 +85,15 @@ def _image(profile: Profile) -> EngineFound:
     if container is None:
         return EngineFound(what, False, None, "the profile names no image", "")
     name = Path(container.runtime).name
+    try:
+        service_version(container, timeout_s=ANSWER_S)
+    except EngineError as error:
+        return EngineFound(what, False, None, error.what, error.do or "")
     code, _, errors = ask_runtime(container, "image", "inspect", profile.engine.image or "", timeout_s=ANSWER_S)
     if code == 0:
         return EngineFound(what, True, None, f"{name} has it", "")
-    why = (errors.strip().splitlines() or [f"exit code {code}"])[-1][:200]
-    detail = f"{name} does not have the image yet, so the first start pulls it: {why}"
-    return EngineFound(what, False, None, detail, f"run `{name} pull` with it beforehand")
+    detail = f"{name} does not have the image yet, so the first start pulls it: {reason(code, errors)}"
+    return EngineFound(what, False, None, detail, f"run `{name} pull` with it beforehand", got_on_use=True)
 
 
 def find_model(profile: Profile) -> ModelFiles | None:

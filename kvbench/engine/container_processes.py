@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from kvbench.engine.container_remains import Container, ask_runtime
+from kvbench.engine.container_remains import REACHED_BY, Container, ask_runtime
 from kvbench.engine.processes import ProcessStat, descendants, process_stat
 
 __all__ = ["ContainerProcesses", "reached_by"]
@@ -61,5 +61,4 @@ class ContainerProcesses:
 
 def reached_by() -> tuple[tuple[str, str], ...]:
     """The variables by which this process reaches its container service, for a later one that has others."""
-    names = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST", "XDG_RUNTIME_DIR")
-    return tuple((name, os.environ[name]) for name in names if name in os.environ)
+    return tuple((name, os.environ[name]) for name in REACHED_BY if name in os.environ)

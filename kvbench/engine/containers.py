@@ -6,8 +6,10 @@ The container shares the host's network, so that the engine listens on loopback 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -18,7 +20,7 @@ from pathlib import Path
 
 from kvbench.engine.base import Progress, Rendered
 from kvbench.engine.container_processes import reached_by
-from kvbench.engine.container_remains import LABEL, Container, ask_runtime
+from kvbench.engine.container_remains import LABEL, REACHED_BY, Container, ask_runtime, client_environment, reason
 from kvbench.engine.leases import MARKER
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.container import ContainerSpec
@@ -32,6 +34,7 @@ __all__ = [
     "find_image",
     "hub_cache",
     "in_container",
+    "service_version",
     "short_command",
 ]
 
@@ -41,7 +44,20 @@ ULIMITS = {"memlock": -1, "stack": 64 * 2**20, "nofile": 65536}
 ENGINE_SHM_BYTES = 8 * 2**30
 """Queues between the engine's processes (vLLM: up to 250 MB each) and NCCL's; taken only when used."""
 
+OBEYED = re.compile(rf"{'|'.join(REACHED_BY)}|PATH|LD_\w+|(DOCKER|CONTAINERS?|STORAGE|XDG)_\w+")
+"""Variables that would lead the runtime's client astray were they set for it: to other containers, or to none."""
+
+CAP_SYS_RESOURCE = 24  # linux/capability.h
+PID_MAX = Path("/proc/sys/kernel/pid_max")
 PULL_QUIET_S = 5.0
+
+UNUSABLE = (
+    (r"permission denied", "let this user use it (docker: add them to its group and log in again), or use podman"),
+    (r"cannot connect to|no such host|connection refused|is the docker daemon running",
+     "start its service (`systemctl start docker`), or say where one is (DOCKER_HOST)"),
+    (r"context \S+ not found|context not found", "correct DOCKER_CONTEXT, or `docker context use default`"),
+)  # fmt: skip
+"""What a client says about a service that it cannot use, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +102,23 @@ def container_of(profile: Profile) -> Container | None:
     wanted = _spec(profile).runtime
     for name in (wanted,) if wanted is not None else ("docker", "podman"):
         found = shutil.which(name)
+        if found is not None and _is_podman(Path(found)):
+            found = shutil.which("podman") or found
         if found is not None:
             return Container(str(Path(found).absolute()), f"kvbench-{profile.name}", reached_by())
     raise InputError(
         f"profile {profile.name} runs in a container, and there is no {wanted or 'docker or podman'} on the PATH",
         do="install it, or start the engine yourself and use kind: attached",
     )
+
+
+def _is_podman(docker: Path) -> bool:
+    """Whether this is podman under another name (the package podman-docker), which takes podman's options."""
+    script = b""
+    with contextlib.suppress(OSError), docker.open("rb") as file:
+        script = file.read(4096)
+    calls_podman = script.startswith(b"#!") and re.search(rb'podman"?\s+"\$@"', script) is not None
+    return docker.resolve().name == "podman" or calls_podman
 
 
 def _spec(profile: Profile) -> ContainerSpec:
@@ -101,21 +128,26 @@ def _spec(profile: Profile) -> ContainerSpec:
 def find_image(profile: Profile, container: Container, progress: Progress) -> ImageFacts:
     """The image, pulled when it is not here yet. EngineError when the runtime or the registry refuses."""
     image = profile.engine.image or ""
-    name = Path(container.runtime).name
-    asked = ("info", "{{.Version.Version}}") if name == "podman" else ("version", "{{.Server.Version}}")
-    code, output, errors = ask_runtime(container, asked[0], "--format", asked[1])
-    if code != 0:
-        raise EngineError(
-            f"{container.runtime} does not work: {errors.strip()[-300:] or f'exit code {code}'}",
-            do="start its service, or see that this user may use it",
-        )
+    version = service_version(container)
     facts = _inspect(container, image)
     if facts is None:
         _pull(container, image, progress)
         facts = _inspect(container, image)
     if facts is None:
         raise EngineError(f"{container.runtime} pulled {image}, but does not find it", do="see its own log")
-    return ImageFacts(f"{name} {output.strip()}".strip(), *facts)
+    return ImageFacts(f"{Path(container.runtime).name} {version}", *facts)
+
+
+def service_version(container: Container, *, timeout_s: float | None = None) -> str:
+    """Of docker's service, or of podman, which has none. EngineError says in one line why it cannot be used."""
+    name = Path(container.runtime).name
+    asked = ("info", "{{.Version.Version}}") if name == "podman" else ("version", "{{.Server.Version}}")
+    code, output, errors = ask_runtime(container, asked[0], "--format", asked[1], timeout_s=timeout_s)
+    if code == 0 and output.strip():
+        return output.strip()
+    said = reason(code, errors)
+    known = (do for pattern, do in UNUSABLE if re.search(pattern, said, re.IGNORECASE))
+    raise EngineError(f"{name} cannot be used: {said}", do=next(known, f"see `{name} {asked[0]}`"))
 
 
 def _inspect(container: Container, image: str) -> tuple[str, tuple[str, ...]] | None:
@@ -133,7 +165,7 @@ def _pull(container: Container, image: str, progress: Progress) -> None:
     began, said = time.monotonic(), 0.0
     pull = subprocess.Popen(
         [container.runtime, "pull", "--quiet", image],
-        env={**os.environ, **dict(container.reached_by)},
+        env=client_environment(container),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -150,10 +182,10 @@ def _pull(container: Container, image: str, progress: Progress) -> None:
         if pull.poll() is None:
             pull.terminate()
             pull.wait()
-    words = pull.stdout.read().strip()[-300:] if pull.stdout is not None else ""
+    words = pull.stdout.read() if pull.stdout is not None else ""
     if pull.returncode != 0:
         raise EngineError(
-            f"{image} cannot be pulled: {words or f'exit code {pull.returncode}'}",
+            f"{image} cannot be pulled: {reason(pull.returncode, words)}",
             do="check engine.image, and that this user is logged in at its registry",
         )
 
@@ -166,7 +198,8 @@ def hub_cache() -> Path:
 def in_container(profile: Profile, rendered: Rendered, setting: Setting) -> Rendered:
     """`rendered`, whose command is the image's own, as a call of the runtime.
 
-    Variables of the profile are handed on by name, so that their values are in no list of processes.
+    Variables of the profile are handed on by name, so that their values are in no list of processes; but for those
+    that the runtime's client obeys itself.
     """
     spec = _spec(profile)
     image = profile.engine.image or ""
@@ -176,22 +209,24 @@ def in_container(profile: Profile, rendered: Rendered, setting: Setting) -> Rend
     if setting.needs_hub and "HF_HOME" not in rendered.env and hub_cache().is_dir():
         binds.append(Bind(hub_cache(), hub_cache(), read_only=False))
         own["HF_HOME"] = str(hub_cache())
+    own |= {name: value for name, value in rendered.env.items() if OBEYED.fullmatch(name)}
     by_name = [name for name in (*rendered.env, *spec.env_from) if name not in own]
     by_name += ["HF_TOKEN"] if setting.needs_hub and "HF_TOKEN" not in by_name else []
     entrypoint, *arguments = rendered.argv
     argv = (
         *(setting.container.runtime, "run", "--name", setting.container.name),
-        *("--label", f"{LABEL}={setting.lease_id}", "--pull", "never", "--init", "--log-driver", "none"),
-        *("--network", "host", "--security-opt", "no-new-privileges"),
+        *("--label", f"{LABEL}={setting.lease_id}", "--pull", "never", "--init", "--stop-timeout", "0"),
+        *("--log-driver", "none", "--network", "host", "--security-opt", "no-new-privileges"),
         *_device_options(profile, spec, Path(setting.container.runtime).name),
         *_user_options(spec, Path(setting.container.runtime).name),
-        *(word for bind in _distinct(binds) for word in ("--mount", _mount(bind))),
+        *_mount_options(binds),
         *(word for name, value in own.items() for word in ("--env", f"{name}={value}")),
         *(word for name in by_name for word in ("--env", name)),
         *spec.options,
         *("--entrypoint", entrypoint, image, *arguments),
     )
-    return Rendered(argv=argv, env=dict(rendered.env), files=rendered.files)
+    by_client = {name: value for name, value in rendered.env.items() if name not in own}
+    return Rendered(argv=argv, env=by_client, files=rendered.files)
 
 
 def short_command(profile: Profile, container: Container, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -199,10 +234,15 @@ def short_command(profile: Profile, container: Container, command: tuple[str, ..
 
     It reads what it is given on stdin.
     """
-    spec = _spec(profile)
-    devices = _gpu_options(spec, Path(container.runtime).name)
-    once = ("run", "--rm", "--interactive", "--pull", "never", "--network", "none", *devices)
-    return (container.runtime, *once, "--entrypoint", command[0], profile.engine.image or "", *command[1:])
+    spec, runtime = _spec(profile), Path(container.runtime).name
+    return (
+        *(container.runtime, "run", "--rm", "--interactive", "--pull", "never", "--network", "none"),
+        *_gpu_options(spec, runtime),
+        *_limit_options(spec, runtime),
+        *_mount_options(_asked(spec)),
+        *spec.options,
+        *("--entrypoint", command[0], profile.engine.image or "", *command[1:]),
+    )
 
 
 def _own_environment(rendered: Rendered, spec: ContainerSpec, setting: Setting) -> dict[str, str]:
@@ -219,9 +259,10 @@ def _asked(spec: ContainerSpec) -> Iterable[Bind]:
         yield Bind(source, (mount.target or mount.source).expanduser(), mount.read_only)
 
 
-def _distinct(binds: Iterable[Bind]) -> Iterable[Bind]:
+def _mount_options(binds: Iterable[Bind]) -> list[str]:
     """The last one said for a target holds."""
-    return {bind.target: bind for bind in binds}.values()
+    distinct = {bind.target: bind for bind in binds}.values()
+    return [word for bind in distinct for word in ("--mount", _mount(bind))]
 
 
 def _mount(bind: Bind) -> str:
@@ -232,19 +273,29 @@ def _mount(bind: Bind) -> str:
 
 def _device_options(profile: Profile, spec: ContainerSpec, runtime: str) -> list[str]:
     host = profile.tiers.host.size if profile.tiers.host is not None else 0
+    shm = ("--shm-size", f"{spec.shm_size or host + ENGINE_SHM_BYTES}b")
+    return [*_gpu_options(spec, runtime), *shm, *_limit_options(spec, runtime)]
+
+
+def _limit_options(spec: ContainerSpec, runtime: str) -> list[str]:
     limits = {**_default_limits(runtime), **spec.ulimits}
-    return [
-        *_gpu_options(spec, runtime),
-        *("--shm-size", f"{spec.shm_size or host + ENGINE_SHM_BYTES}b"),
-        *(word for name, limit in sorted(limits.items()) for word in ("--ulimit", f"{name}={limit}:{limit}")),
-    ]
+    return [word for name, limit in sorted(limits.items()) for word in ("--ulimit", f"{name}={limit}:{limit}")]
 
 
 def _default_limits(runtime: str) -> dict[str, int]:
-    """Rootless podman cannot raise a limit above the user's own hard one, and starts nothing that asks for it."""
-    if not _is_rootless(runtime):
+    """podman is this user's own process: where they may not raise a hard limit, it starts nothing that asks for
+    more, not even by podman's own default (nproc)."""
+    if runtime != "podman" or may_raise_limits():
         return dict(ULIMITS)
-    return {name: _capped(limit, hard_limit(name)) for name, limit in ULIMITS.items()}
+    capped = {name: _capped(limit, hard_limit(name)) for name, limit in ULIMITS.items()}
+    # podman lowers its own limit of processes to pid_max (containers/common, pkg/config/default.go).
+    return {"nproc": _capped(int(PID_MAX.read_text()), hard_limit("nproc")), **capped}
+
+
+def may_raise_limits(status: Path = Path("/proc/self/status")) -> bool:
+    """Whether this process has CAP_SYS_RESOURCE, which root in a container or sandbox often lacks."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text(errors="replace"), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> CAP_SYS_RESOURCE & 1)
 
 
 def hard_limit(name: str) -> int:
@@ -263,15 +314,14 @@ def _is_rootless(runtime: str) -> bool:
 
 
 def _gpu_options(spec: ContainerSpec, runtime: str) -> list[str]:
-    if spec.gpus == "none":
-        return []
-    if runtime == "podman":  # by the names of the Container Device Interface; SELinux would hide the devices
-        wanted = ["all"] if spec.gpus == "all" else [str(gpu) for gpu in spec.gpus]
+    named = [str(gpu) for gpu in spec.gpus] if isinstance(spec.gpus, list) else []
+    if runtime == "podman":  # by the names of the Container Device Interface; SELinux would hide devices and mounts
+        wanted = ["all"] if spec.gpus == "all" else named
         devices = [word for gpu in wanted for word in ("--device", f"nvidia.com/gpu={gpu}")]
         return [*devices, "--security-opt", "label=disable"]
-    if spec.gpus == "all":
-        return ["--gpus", "all"]
-    return ["--gpus", f'"device={",".join(str(gpu) for gpu in spec.gpus)}"']  # docker reads it as a line of CSV
+    if spec.gpus == "none":
+        return []
+    return ["--gpus", "all" if spec.gpus == "all" else f'"device={",".join(named)}"']  # docker reads a line of CSV
 
 
 def _user_options(spec: ContainerSpec, runtime: str) -> list[str]:

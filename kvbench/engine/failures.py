@@ -70,13 +70,13 @@ KNOWN: tuple[KnownFailure, ...] = (
         "shm",
         r"Insufficient space in /dev/shm[^\n]*?: (?P<need>[\d.]+ \w+) required, (?P<free>[\d.]+ \w+) free",
         "/dev/shm is too small for the host tier: {need} needed, {free} free",  # noqa: S108
-        "make tiers.host.size smaller, or /dev/shm larger (containers: --shm-size or --ipc=host)",
+        "make tiers.host.size smaller, or /dev/shm larger (of a container: container.shm_size)",
     ),
     KnownFailure(
         "shm",
         r"unable to (?:allocate shared memory|open shared memory object)[^\n]*|No space left on device: '/dev/shm",
         "/dev/shm is full or too small",  # noqa: S108
-        "free space in /dev/shm, or make it larger (containers: --shm-size or --ipc=host)",
+        "free space in /dev/shm, or make it larger (of a container: container.shm_size)",
     ),
     KnownFailure(
         "leftover",
@@ -267,20 +267,47 @@ KNOWN: tuple[KnownFailure, ...] = (
         r"(?:setrlimit [`(]RLIM(?:IT)?_(?P<name>[A-Z]+)[`)]|error setting rlimit (?P<number>type \d+))"
         r": (?i:operation not permitted)",
         "the container runtime may not raise the limit {name}{number} above this user's own",
-        "give it in container.ulimits no higher than `ulimit -H` shows it, or raise this user's hard limit",
+        "give it in container.ulimits no higher than `ulimit -H` shows it, or raise this user's hard limit"
+        " (type 6: nproc, 7: nofile, 8: memlock)",
     ),
     KnownFailure(
         "container",
-        r"bind source path does not exist: (?P<path>[^\s\"]+)|statfs (?P<other>[^\s:]+): no such file or directory",
+        r"bind source path does not exist: (?P<path>[^\s\"]+?)\.?(?=[\s\"]|$)"
+        r"|statfs (?P<other>[^\s:]+): no such file or directory",
         "the container should see {path}{other}, and that is not there",
         "correct engine.model or container.mounts",
     ),
     KnownFailure(
         "container",
+        r"container-init binary not found|exec: \"[^\"]*docker-init\": [^\n]*",
+        "the container runtime lacks the small program that is process 1 of a container",
+        "install catatonit (podman) or tini, as docker-init (docker)",
+    ),
+    KnownFailure(
+        "container",
         r"exec: \"?(?P<command>[^\"\s:]+)\"?: executable file not found"
-        r"|executable file `(?P<other>[^`]+)` not found",
-        "the image has no {command}{other}",
+        r"|executable file `(?P<other>[^`]+)` not found"
+        r"|\[FATAL tini \(\d+\)\] exec (?P<run>\S+) failed: No such file",
+        "the image has no {command}{other}{run}",
         "say what it has in container.entrypoint",
+    ),
+    KnownFailure(
+        "container",
+        r"catatonit:\d+\): failed to exec pid1: No such file",
+        "the image does not have the command that is run in it",
+        "say what it has in container.entrypoint",
+    ),
+    KnownFailure(
+        "container",
+        r"container name \"/?(?P<name>[^\"]+)\" is already in use",
+        "the container name {name} is already in use",
+        "remove that container",
+    ),
+    KnownFailure(
+        "container",
+        r"cgroups in hybrid mode not supported",
+        "podman's runtime crun does not take this host's mixture of control groups, version 1 and 2",
+        'say runtime = "runc" under [engine] in containers.conf, or boot with one version',
     ),
     KnownFailure(
         "model",

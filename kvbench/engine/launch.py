@@ -153,7 +153,9 @@ class EngineProcess:
     def _environment(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if key not in NOT_INHERITED}
         lease = self._plan.lease
-        temp = {} if lease.temp_directory is None else {"TMPDIR": lease.temp_directory}
+        # A container's is in its command; podman without XDG_RUNTIME_DIR would look for its containers there.
+        own_temp = lease.temp_directory is not None and lease.container is None
+        temp = {"TMPDIR": str(lease.temp_directory)} if own_temp else {}
         return {**inherited, **temp, **self._rendered.env, MARKER: lease.id}
 
     def _await_start(self) -> None:

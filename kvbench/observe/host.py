@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def snapshot(roots: Iterable[int], engine: Iterable[int], disk_path: Path | None
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     everything = proc.processes()
     engine_tree = trees(everything, engine)
-    sizes: dict[str, float] = dict(proc.memory()) | _clocks() | cgroup_limits() | _shared_memory()
+    sizes: dict[str, float] = dict(proc.memory()) | _clocks() | cgroup_limits() | _shared_memory(engine_tree)
     if (memory := proc.resident(engine_tree)) is not None:
         sizes["engine_memory_bytes"] = memory.private + memory.shared
         sizes["engine_rss_bytes"] = memory.total
@@ -110,14 +110,26 @@ def snapshot(roots: Iterable[int], engine: Iterable[int], disk_path: Path | None
     )
 
 
-def _shared_memory(shm: Path = SHM) -> dict[str, float]:
-    """Of `/dev/shm`: files that have lost their names count for as long as somebody maps them."""
+def _shared_memory(engine: Iterable[int]) -> dict[str, float]:
+    """Of the engine's `/dev/shm`: files that have lost their names count for as long as somebody maps them."""
     try:
-        told = os.statvfs(shm)
+        told = os.statvfs(_shm_of(engine))
     except OSError:
         return {}
     size = told.f_blocks * told.f_frsize
     return {"shm_size_bytes": size, "shm_used_bytes": size - told.f_bfree * told.f_frsize}
+
+
+def _shm_of(engine: Iterable[int]) -> Path:
+    """In a container it is another one than the host's, under the same name."""
+    with suppress(OSError):
+        of_host = SHM.stat().st_dev
+        for pid in engine:
+            own = Path(f"/proc/{pid}/root{SHM}")
+            with suppress(OSError):
+                if own.stat().st_dev != of_host:
+                    return own
+    return SHM
 
 
 def _more() -> dict[str, float]:

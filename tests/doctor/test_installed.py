@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvbench.doctor.engine import engine
+from kvbench.doctor.host import Host
 from kvbench.doctor.installed import find_engine, find_model
 from kvbench.spec.profile import Profile
 from tests.doctor.good_host import embedded, profile
@@ -114,18 +116,55 @@ def test_a_command_is_looked_for_on_the_path(tmp_path: Path, monkeypatch: pytest
     assert seen.found
 
 
+def a_runtime(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
+    """Alone on the PATH, beside the shell's own commands."""
+    (folder / name).write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n{script}\n')
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+
+
+IMAGE = "vllm@sha256:" + "0" * 64
+
+
 @pytest.mark.parametrize(("code", "there"), [(0, True), (1, False)])
 def test_an_image_is_asked_for(code: int, there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tmp_path / "podman"
-    runtime.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho no such image >&2\nexit {code}\n')
-    runtime.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    image = "vllm@sha256:" + "0" * 64
-    seen = find_engine(profile(command=None, image=image, container={"runtime": "podman"}))
+    missing = f"[ $1 = info ] && echo 4.3.1 && exit 0\necho Error: no such image >&2\nexit {code}"
+    a_runtime(tmp_path, monkeypatch, "podman", missing)
+    seen = find_engine(profile(command=None, image=IMAGE, container={"runtime": "podman"}))
     assert seen is not None
-    assert seen.found is there
-    assert (tmp_path / "asked").read_text() == f"image inspect {image}\n"
+    assert (seen.found, seen.got_on_use) == (there, not there)
+    assert (tmp_path / "asked").read_text().splitlines()[1:] == [f"image inspect {IMAGE}"]
     assert there or "no such image" in seen.detail
+
+
+@pytest.mark.parametrize(
+    ("errors", "do"),
+    [
+        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is it running?", "start its service"),
+        ("permission denied while trying to connect to the Docker daemon socket at X", "let this user use it"),
+        ("Failed to initialize: unable to resolve docker endpoint: context not found", "correct DOCKER_CONTEXT"),
+        ("something else", "see `docker version`"),
+    ],
+)
+def test_a_runtime_that_cannot_be_used_is_a_failure_and_not_an_image_to_pull(
+    errors: str, do: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_runtime(tmp_path, monkeypatch, "docker", f'echo\necho "{errors}" >&2\nexit 1')
+    of_image = profile(command=None, image=IMAGE, container={"runtime": "docker"})
+    seen = find_engine(of_image)
+    assert seen is not None
+    check = engine(of_image, Host(engine=seen))
+    assert check.status == "fail"
+    assert check.text == f"docker cannot be used: {errors}"
+    assert check.do.startswith(do)
+
+
+def test_no_runtime_at_all_is_a_failure_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    of_image = profile(command=None, image=IMAGE)
+    check = engine(of_image, Host(engine=find_engine(of_image)))
+    assert check.status == "fail"
+    assert "there is no docker or podman on the PATH" in check.text
 
 
 def test_an_attached_server_is_knocked_at() -> None:

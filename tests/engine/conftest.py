@@ -11,6 +11,7 @@ import pytest
 from kvbench.engine import environment, recipe
 from kvbench.engine.launched import LaunchedEngine
 from tests.engine.pip_stand_in import as_pip_does
+from tests.engine.real_containers import Runtime, real_runtime
 
 Steps = dict[str, Callable[[recipe._Runner], None]]
 
@@ -22,6 +23,12 @@ def engines() -> Iterator[list[LaunchedEngine]]:
     yield made
     for engine in made:
         engine.stop()
+
+
+@pytest.fixture(scope="module", params=["docker", "podman"])
+def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """docker and podman as they are, wherever they can run a container."""
+    yield from real_runtime(request.param, tmp_path_factory.mktemp("runtime"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Engines in containers: the exact call of docker and podman, and an end for certain, whoever dies first.
+"""Engines in containers: start, proof, and an end for certain, whoever dies first.
 
 The runtimes are played by a stand-in with a client and a service of its own, which runs the stand-in engine.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,29 +16,28 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvbench.engine import container_remains, containers
+from kvbench.engine import container_remains, launched
 from kvbench.engine.base import Launch
 from kvbench.engine.container_remains import Container, remove_containers
-from kvbench.engine.create import render_profile
-from kvbench.engine.launch import plan_disk_directory
+from kvbench.engine.launch import LaunchPlan, plan_disk_directory, plan_launch
 from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.leases import read_lease, sweep, write_lease
 from kvbench.engine.processes import Process, identify
 from kvbench.engine.vllm_engine import VllmEngine
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
+from tests.engine.test_container_calls import IMAGE, a_profile
 from tests.engine.test_keeper import gone, nothing_left, wait_for
 
 STAND_IN = Path(__file__).with_name("container_stand_in.py")
 ENGINE = Path(__file__).with_name("stand_in.py")
-IMAGE = "registry.example/vllm@sha256:" + "0" * 64
-MODEL = "org/model"
 
 
 class Runtime:
-    """A stand-in on the PATH, with its service."""
+    """A stand-in on the PATH, alone there; docker's with its service."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
         self.folder = folder
 
     def names(self) -> list[str]:
@@ -51,40 +49,26 @@ class Runtime:
         return [call[1:] for call in map(json.loads, lines) if call[1] == command]
 
 
-@pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
+@pytest.fixture(params=["docker", "podman"])
+def runtime(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
     folder = tmp_path / "runtime"
     for name in ("bin", "containers", "asked"):
         (folder / name).mkdir(parents=True)
-    docker = folder / "bin" / "docker"
-    docker.write_text(f"#!{sys.executable} -S\n" + STAND_IN.read_text())
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    client = folder / "bin" / request.param
+    client.write_text(f"#!{sys.executable} -S\n" + STAND_IN.read_text())
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
     monkeypatch.setenv("STAND_IN_CONTAINERS", str(folder))
     monkeypatch.setenv("STAND_IN_ENGINE", str(ENGINE))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "no-cache"))
     monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    service = subprocess.Popen([sys.executable, "-S", str(STAND_IN), "service"])
-    yield Runtime(folder)
-    service.kill()
-    service.wait()
-
-
-def a_profile(
-    *, container: dict | None = None, kind: str = "vllm", tiers: dict | None = None, env: dict | None = None,
-    **engine: object,
-) -> Profile:  # fmt: skip
-    spec = {
-        "kind": kind,
-        "image": IMAGE,
-        "version": "0.32.0" if kind == "vllm" else "1.2.1",
-        "model": MODEL,
-        "revision": "abc",
-        "container": container,
-        "env": env or {},
-        **engine,
-    }
-    return Profile.model_validate({"name": "arm", "engine": spec, "tiers": tiers or {}})
+    service = (
+        subprocess.Popen([sys.executable, "-S", str(STAND_IN), "service"]) if client.name == "docker" else None
+    )
+    yield Runtime(client.name, folder)
+    if service is not None:
+        service.kill()
+        service.wait()
 
 
 def a_launch(tmp_path: Path) -> Launch:
@@ -105,144 +89,6 @@ def with_engine(**settings: str) -> dict[str, str]:
     return {f"STAND_IN_{key}": value for key, value in settings.items()}
 
 
-def golden(profile: Profile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "no-cache"))
-    monkeypatch.setattr(containers.os, "getuid", lambda: 1000)
-    monkeypatch.setattr(containers.os, "getgid", lambda: 100)
-    return shlex.join(render_profile(profile).argv)
-
-
-def test_docker_is_called_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    profile = a_profile(tiers={"host": {"size": "16GiB"}}, args={"max-model-len": 8192}, env={"A": "secret"})
-    assert golden(profile, monkeypatch, tmp_path) == (
-        "docker run --name kvbench-arm --label kvbench.lease=kvbench-arm --pull never --init --log-driver none "
-        "--network host --security-opt no-new-privileges --gpus all --shm-size 25769803776b "
-        "--ulimit memlock=-1:-1 --ulimit nofile=65536:65536 --ulimit stack=67108864:67108864 --user 1000:100 "
-        "--mount type=bind,source=/tmp/kvbench-arm,target=/tmp/kvbench-arm "
-        "--env HOME=/tmp/kvbench-arm --env TMPDIR=/tmp/kvbench-arm --env KVBENCH_LEASE=kvbench-arm "
-        "--env USER=kvbench --env VLLM_SERVER_DEV_MODE --env VLLM_NO_USAGE_STATS --env DO_NOT_TRACK --env A "
-        f"--env HF_TOKEN --entrypoint python3 {IMAGE} -m vllm.entrypoints.openai.api_server --model org/model "
-        "--revision abc --served-model-name org/model --host 127.0.0.1 --port 8000 --enable-prompt-tokens-details "
-        "--disable-uvicorn-access-log --kv-offloading-size 16 --kv-offloading-backend native "
-        """--kv-transfer-config '{"engine_id": "kvbench-arm"}' """
-        """--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq", """
-        """"endpoint": "tcp://127.0.0.1:5557", "topic": "kvbench-arm"}' --max-model-len 8192"""
-    )
-
-
-def test_podman_names_devices_and_keeps_the_users_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    profile = a_profile(container={"runtime": "podman", "gpus": [0, 2]})
-    argv = golden(profile, monkeypatch, tmp_path)
-    assert argv.startswith("podman run --name kvbench-arm ")
-    assert "--device nvidia.com/gpu=0 --device nvidia.com/gpu=2 --security-opt label=disable" in argv
-    assert "--userns keep-id --user 1000:100" in argv
-    assert "--gpus" not in argv
-
-
-@pytest.mark.parametrize(
-    ("hard", "shown"),
-    [
-        ({}, "--ulimit memlock=-1:-1 --ulimit nofile=65536:65536 --ulimit stack=67108864:67108864 "),
-        (
-            {"memlock": 8 * 2**20, "nofile": 4096, "stack": 2**30},
-            "--ulimit memlock=8388608:8388608 --ulimit nofile=4096:4096 --ulimit stack=67108864:67108864 ",
-        ),
-    ],
-    ids=["no hard limits", "hard limits"],
-)
-def test_rootless_podman_is_asked_for_no_more_than_it_may_give(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hard: dict[str, int], shown: str
-) -> None:
-    monkeypatch.setattr(containers, "hard_limit", lambda name: hard.get(name, -1))
-    assert shown in golden(a_profile(container={"runtime": "podman"}), monkeypatch, tmp_path)
-    asked = a_profile(container={"runtime": "podman", "ulimits": {"memlock": -1}})
-    assert "--ulimit memlock=-1:-1 " in golden(asked, monkeypatch, tmp_path), "what a profile says is not changed"
-
-
-def test_only_rootless_podman_is_bound_by_hard_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(containers, "hard_limit", lambda _: 1024)
-    assert "--ulimit memlock=-1:-1 " in golden(a_profile(), monkeypatch, tmp_path)
-    monkeypatch.setattr(containers.os, "getuid", lambda: 0)
-    rootful = shlex.join(render_profile(a_profile(container={"runtime": "podman"})).argv)
-    assert "--ulimit memlock=-1:-1 " in rootful
-
-
-def test_a_hard_limit_is_that_of_this_process() -> None:
-    shown = subprocess.run(["bash", "-c", "ulimit -H -n"], capture_output=True, text=True, check=True).stdout
-    assert containers.hard_limit("nofile") == (-1 if "unlimited" in shown else int(shown))
-
-
-def test_docker_takes_single_gpus_as_a_line_of_csv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "--gpus '\"device=0,2\"'" in golden(a_profile(container={"gpus": [0, 2]}), monkeypatch, tmp_path)
-    assert "--gpus" not in golden(a_profile(container={"gpus": "none"}), monkeypatch, tmp_path)
-
-
-def test_what_a_profile_says_about_its_container_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    container = {
-        "user": "image",
-        "shm_size": "1GiB",
-        "ulimits": {"nofile": 1000},
-        "mounts": [{"source": "/data"}, {"source": "/a", "target": "/b", "read_only": False}],
-        "env_from": ["MY_TOKEN"],
-        "options": ["--cap-add=SYS_NICE"],
-        "entrypoint": ["vllm", "serve"],
-    }
-    argv = golden(a_profile(container=container), monkeypatch, tmp_path)
-    assert "--user" not in argv
-    assert "--shm-size 1073741824b" in argv
-    assert "--ulimit memlock=-1:-1 --ulimit nofile=1000:1000" in argv
-    assert "--mount type=bind,source=/data,target=/data,readonly" in argv
-    assert "--mount type=bind,source=/a,target=/b " in argv
-    assert "--env MY_TOKEN" in argv
-    assert f"--cap-add=SYS_NICE --entrypoint vllm {IMAGE} serve org/model --revision abc" in argv
-
-
-def test_the_models_directory_the_disk_tier_and_the_hubs_cache_are_mounted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    profile = a_profile(model="/models/m", revision=None, tiers={"host": {"size": "1GiB"}, "disk": {"path": "/kv"}})
-    argv = golden(profile, monkeypatch, tmp_path)
-    assert "--mount type=bind,source=/models/m,target=/models/m,readonly" in argv
-    assert "--mount type=bind,source=/kv/kvbench-arm,target=/kv/kvbench-arm " in argv
-    assert "HF_TOKEN" not in argv, "nothing is fetched"
-    (tmp_path / "no-cache").mkdir()
-    cache = tmp_path / "no-cache"
-    with_hub = golden(a_profile(), monkeypatch, tmp_path)
-    assert f"--mount type=bind,source={cache},target={cache} " in with_hub
-    assert f"--env HF_HOME={cache}" in with_hub
-
-
-def test_tensorrt_llm_reads_its_yaml_through_a_mount(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    argv = golden(a_profile(kind="tensorrt-llm", tiers={"host": {"size": "1GiB"}}), monkeypatch, tmp_path)
-    file = tmp_path / "kvbench-arm.yaml"
-    assert f"--mount type=bind,source={file},target={file},readonly" in argv
-    assert f"--entrypoint trtllm-serve {IMAGE} org/model --host 127.0.0.1 --port 8000 --backend pytorch" in argv
-    assert f"--extra_llm_api_options {file}" in argv
-
-
-@pytest.mark.parametrize(
-    ("container", "message"),
-    [
-        ({"options": ["--rm"]}, "--rm is kvbench's to set"),
-        ({"options": ["SYS_NICE"]}, "expected an option"),
-        ({"mounts": [{"source": "data"}]}, "absolute path"),
-        ({"mounts": [{"source": "/a,b"}]}, "without commas"),
-        ({"mounts": [{"source": "/a"}, {"source": "/b", "target": "/a"}]}, "two mounts"),
-        ({"user": "me"}, "pattern"),
-        ({"gpus": []}, "at least 1"),
-    ],
-)
-def test_what_would_not_work_is_refused_on_loading(container: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        a_profile(container=container)
-
-
-def test_container_settings_belong_to_an_image() -> None:
-    with pytest.raises(ValueError, match=r"give engine\.image too"):
-        a_profile(container={"gpus": "none"}, image=None, command=["vllm", "serve"])
-
-
 def test_a_started_container_answers_is_seen_and_leaves_nothing(
     runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine]
 ) -> None:
@@ -251,11 +97,12 @@ def test_a_started_container_answers_is_seen_and_leaves_nothing(
     assert name.startswith("kvbench-arm-")
     state = engine.state()
     assert state.alive
-    assert len(state.pids) == 2, "the client, and the server in the container"
+    monitors = 1 if runtime.name == "podman" else 0
+    assert len(state.pids) == 2 + monitors, "the client, and the server in the container"
     effective = engine.effective()
     assert effective.raw["container"] == {
-        "runtime": "docker 28.2.2",
-        "image_id": "sha256:" + "a" * 64,
+        "runtime": {"docker": "docker 20.10.24", "podman": "podman 4.3.1"}[runtime.name],
+        "image_id": {"docker": "sha256:", "podman": ""}[runtime.name] + "a" * 64,
         "digests": [IMAGE],
     }
     (call,) = [call for call in runtime.calls("run") if "--name" in call]
@@ -349,6 +196,32 @@ def test_an_engine_that_dies_in_its_container_says_why(
     assert nothing_left(tmp_path)
 
 
+def test_a_name_that_is_taken_is_told_and_its_owner_is_left_alone(
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(launch: Launch, port: int, container: Container | None) -> LaunchPlan:
+        planned = plan_launch(launch, port, container)
+        assert planned.lease.container is not None
+        foreign = {"id": "f", "name": planned.lease.container.name, "labels": [], "pid": 0, "code": 0}
+        (runtime.folder / "containers" / "f.json").write_text(json.dumps(foreign))
+        return planned
+
+    monkeypatch.setattr(launched, "plan_launch", plan)
+    with pytest.raises(EngineError, match=r"the container name kvbench-arm-\w+ is already in use"):
+        started(a_profile(), tmp_path, engines)
+    assert len(runtime.names()) == 1
+    assert nothing_left(tmp_path)
+
+
+def test_a_command_that_the_image_lacks_is_told(
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STAND_IN_RUNTIME", "no-command")
+    with pytest.raises(EngineError, match=r"the image (has no no-such-server|does not have the command)"):
+        started(a_profile(), tmp_path, engines)
+
+
+@pytest.mark.parametrize("runtime", ["docker"], indirect=True)
 def test_a_service_that_is_down_is_told_before_anything_starts(
     runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -399,7 +272,7 @@ def test_a_runtime_that_does_not_answer_is_told(runtime: Runtime, monkeypatch: p
     monkeypatch.setenv("STAND_IN_RUNTIME", "rm-hangs")
     monkeypatch.setattr(container_remains, "ANSWER_S", 0.5)
     monkeypatch.setattr(container_remains, "REMOVE_S", 0.4)
-    container = Container(str(runtime.folder / "bin" / "docker"), "kvbench-arm-1")
+    container = Container(str(runtime.folder / "bin" / runtime.name), "kvbench-arm-1")
     removed, kept = remove_containers(container, "1")
     assert removed == []
     assert "container kvbench-arm-1: " in kept[0]
@@ -408,3 +281,21 @@ def test_a_runtime_that_does_not_answer_is_told(runtime: Runtime, monkeypatch: p
     monkeypatch.setattr(container_remains, "ANSWER_S", 5.0)
     monkeypatch.setattr(container_remains, "REMOVE_S", 5.0)
     assert remove_containers(container, "1") == (["container kvbench-arm-1"], [])
+
+
+@pytest.mark.parametrize("runtime", ["docker"], indirect=True)
+def test_a_service_that_is_down_keeps_no_command_waiting(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_RUNTIME", "down")
+    monkeypatch.setattr(container_remains, "REMOVE_S", 3600.0)
+    monkeypatch.setattr(container_remains, "REFUSED_S", 0.1)
+    container = Container(str(runtime.folder / "bin" / "docker"), "kvbench-arm-1")
+    removed, (kept,) = remove_containers(container, "1")
+    assert removed == []
+    assert kept.startswith("container kvbench-arm-1: Cannot connect to the Docker daemon")
+
+
+def test_a_runtime_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone_since = Container(str(tmp_path / "docker"), "kvbench-arm-1")
+    assert remove_containers(gone_since, "1") == (
+        [], [f"container kvbench-arm-1: there is no {tmp_path / 'docker'} any more"]
+    )  # fmt: skip

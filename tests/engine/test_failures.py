@@ -19,7 +19,7 @@ KV_BLOCKS = (
 )
 TEXTS: dict[str, tuple[str, str]] = {
     "OSError: [Errno 98] Address already in use": ("port", "the port is in use"),
-    'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].': (
+    'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]]': (
         "container",
         "cannot give the container its GPUs",
     ),
@@ -27,9 +27,46 @@ TEXTS: dict[str, tuple[str, str]] = {
         "container",
         "cannot give the container its GPUs",
     ),
-    'docker: invalid mount config for type "bind": bind source path does not exist: /m': (
+    'docker: Error response from daemon: invalid mount config for type "bind": bind source path does not exist: '
+    "/m": (
         "container",
         "should see /m, and",
+    ),
+    "docker: Error response from daemon: bind source path does not exist: /of/an/older/client.": (
+        "container",
+        "should see /of/an/older/client, and",
+    ),
+    "Error: statfs /m: no such file or directory": ("container", "should see /m, and"),
+    "Error: crun: executable file `vllm` not found in $PATH: No such file or directory": (
+        "container",
+        "the image has no vllm",
+    ),
+    "[FATAL tini (7)] exec trtllm-serve failed: No such file or directory": (
+        "container",
+        "the image has no trtllm-serve",
+    ),
+    "ERROR (catatonit:6): failed to exec pid1: No such file or directory": (
+        "container",
+        "does not have the command",
+    ),
+    'docker: Error response from daemon: Conflict. The container name "/kvbench-arm-1" is already in use by '
+    'container "075284c2038a". You have to remove (or rename) that container to be able to reuse that name.': (
+        "container",
+        "the container name kvbench-arm-1 is already in use",
+    ),
+    'Error: creating container storage: the container name "kvbench-arm-1" is already in use by b33f531b9df9. You '
+    "have to remove that container to be able to reuse that name: that name is already in use": (
+        "container",
+        "the container name kvbench-arm-1 is already in use",
+    ),
+    "Error: container-init binary not found on the host: stat /usr/libexec/podman/catatonit: no such file or "
+    "directory": ("container", "process 1 of a container"),
+    "docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create "
+    'failed: unable to start container process: exec: "/sbin/docker-init": stat /sbin/docker-init: no such file or '
+    "directory: unknown": ("container", "process 1 of a container"),
+    "Error: OCI runtime error: crun: cgroups in hybrid mode not supported, drop all controllers from cgroupv2": (
+        "container",
+        "mixture of control groups",
     ),
     'exec: "trtllm-serve": executable file not found in $PATH: unknown': (
         "container",

@@ -243,6 +243,24 @@ def test_what_the_engine_maps_of_shared_memory_and_what_lies_there_is_told() -> 
     assert mapped_bytes([]) is None
 
 
+def test_an_engine_in_a_container_has_a_dev_shm_of_its_own() -> None:
+    """Given a mount namespace with another one, as docker makes it, then that is what is told."""
+    own = "mount -t tmpfs -o size=1m tmpfs /dev/shm && echo mounted && exec sleep 60"
+    container = subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", own], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        assert container.stdout is not None
+        said = container.stdout.readline().strip()
+        if said != "mounted":
+            pytest.skip(f"no mount namespace here: {said}")
+        assert snapshot([], [os.getpid(), container.pid], None).sizes["shm_size_bytes"] == 1 << 20
+        assert snapshot([], [os.getpid()], None).sizes["shm_size_bytes"] != 1 << 20
+    finally:
+        container.kill()
+        container.communicate()
+
+
 def test_every_sample_of_a_host_has_its_words(tmp_path: Path) -> None:
     """Given a round that was sampled, then all there is but clocks and plain sizes of processes is shown."""
     sampler = HostSampler(tmp_path, engine_pids=lambda: (os.getpid(),), disk_path=tmp_path, period_s=0.05)
