@@ -19,7 +19,7 @@ from kvbench.canary.families import (
 )
 from kvbench.canary.histogram import edges_of, quantile_bounds
 from kvbench.canary.observed import Observed
-from kvbench.canary.segments import Grid, buckets_in, growth_in, levels_in
+from kvbench.canary.segments import Grid, buckets_in, growth_in, levels_in, rate_in
 from kvbench.canary.sequential import interval, spread_of
 from kvbench.canary.series import Floats, Group
 from kvbench.canary.shares import Levels
@@ -105,7 +105,7 @@ def _figures(asked: Comparison, group: Group, grid: Grid) -> Bounds | None:
         return _quantiles(group, rule, grid)
     values: Floats | None = None
     if rule.metric == "throughput_tokens" and group.has(GENERATED):
-        values = growth_in(group.replicas, GENERATED, grid) / grid.length_s / max(len(group.replicas), 1)
+        values = rate_in(group.replicas, GENERATED, grid)
     elif rule.metric == "source_share" and rule.source is not None:
         tokens, everything = _source(group, rule.source, grid), growth_in(group.replicas, PROMPT, grid)
         if tokens is not None:

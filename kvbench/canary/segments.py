@@ -12,7 +12,17 @@ import numpy.typing as npt
 from kvbench.canary.histogram import Counts, bucket_keys, edges_of
 from kvbench.canary.series import Floats, Key, Replica
 
-__all__ = ["SEGMENT_S", "Grid", "SegmentCounts", "buckets_in", "choose_grid", "counts_in", "growth_in", "levels_in"]
+__all__ = [
+    "SEGMENT_S",
+    "Grid",
+    "SegmentCounts",
+    "buckets_in",
+    "choose_grid",
+    "counts_in",
+    "growth_in",
+    "levels_in",
+    "rate_in",
+]
 
 SEGMENT_S = 30.0
 """The usual segment: several times as long as requests last, and as the rollback rule's usual window."""
@@ -93,6 +103,13 @@ def growth_in(replicas: Iterable[Replica], name: str, grid: Grid, **labels: str)
     return _summed(((replica, replica.keys(name, **labels)) for replica in replicas), grid)
 
 
+def rate_in(replicas: Iterable[Replica], name: str, grid: Grid) -> Floats:
+    """Growth of a counter a second and replica that was there; NaN where hardly anything was seen."""
+    total, covered, seconds = _sums(((replica, replica.keys(name)) for replica in replicas), grid)
+    enough = covered >= COVERED * grid.length_s
+    return np.divide(total, seconds, out=np.full(grid.count, np.nan), where=enough & (seconds > 0))
+
+
 def buckets_in(replicas: Sequence[Replica], metric: str, grid: Grid) -> dict[float, Floats]:
     """Upper edge → samples at most there in each segment, all replicas together; 0 where nothing was seen.
 
@@ -107,7 +124,13 @@ def buckets_in(replicas: Sequence[Replica], metric: str, grid: Grid) -> dict[flo
 
 
 def _summed(several: Iterable[tuple[Replica, list[Key]]], grid: Grid) -> Floats:
-    total, covered = np.zeros(grid.count), np.zeros(grid.count)
+    total, covered, _ = _sums(several, grid)
+    return np.where(covered >= COVERED * grid.length_s, total, np.nan)
+
+
+def _sums(several: Iterable[tuple[Replica, list[Key]]], grid: Grid) -> tuple[Floats, Floats, Floats]:
+    """Of each segment the growth, and the seconds seen: of the replica seen most, and of all together."""
+    total, covered, seconds = np.zeros(grid.count), np.zeros(grid.count), np.zeros(grid.count)
     for replica, keys in several:
         growth = replica.grown(keys)
         places, inside = grid.places(replica.t_s)
@@ -115,8 +138,8 @@ def _summed(several: Iterable[tuple[Replica, list[Key]]], grid: Grid) -> Floats:
         np.add.at(total, places[chosen], growth[chosen])
         seen = np.zeros(grid.count)
         np.add.at(seen, places[chosen], replica.steps_s[chosen])
-        covered = np.maximum(covered, seen)
-    return np.where(covered >= COVERED * grid.length_s, total, np.nan)
+        covered, seconds = np.maximum(covered, seen), seconds + seen
+    return total, covered, seconds
 
 
 def levels_in(replicas: Iterable[Replica], name: str, grid: Grid, **labels: str) -> Floats:

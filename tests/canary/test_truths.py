@@ -122,6 +122,14 @@ class TestReplicas:
         assert verdict.verdict is Outcome.GO
         assert "b-1 has no new sample" in rule(verdict, "series-stale").text
 
+    def test_one_that_was_scaled_away_does_not_make_the_others_look_slow(self) -> None:
+        """A replica of the candidate makes 60 % of the tokens that one of the baseline makes."""
+        base = group("b", Truth(seed=2), Truth(seed=3, silent_from=600), seconds=S)
+        asked = rules({"id": "it", "metric": "throughput_tokens", "min_ratio": 0.9}, ERRORS)
+        verdict = judge_canary(observed(group("c", Truth(per_s=6.0), seconds=S), base, seconds=S, asked=asked))
+        assert rule(verdict, "it").status == "fail"
+        assert rule(verdict, "it").effect == pytest.approx(0.6, rel=0.05)
+
 
 UNKNOWNS: list[tuple[str, Truth, str]] = [
     ("no-traffic", Truth(per_s=0), "too-few-requests"),
