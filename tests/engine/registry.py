@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import platform
+import secrets
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,7 +33,12 @@ class Registry:
         config = {
             "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
-            "config": {"Env": ["PATH=/usr/bin:/bin", "OF_THE_IMAGE=yes"], "Entrypoint": ["/not-what-is-run"]},
+            "config": {
+                "Env": ["PATH=/usr/bin:/bin", "OF_THE_IMAGE=yes"],
+                "Entrypoint": ["/not-what-is-run"],
+                # No two registries hold the same image: removing one would take the other and its containers along.
+                "Labels": {"of": secrets.token_hex(16)},
+            },
             "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
         }
         shown = json.dumps(config).encode()
