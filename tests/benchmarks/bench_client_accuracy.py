@@ -108,6 +108,7 @@ def errors(place: Path, streams: int, seconds: float, *, disturbed: bool) -> dic
         | {
             "told_p99": (told["timestamp_error_p99_s"] or 0.0) * 1e3,
             "read_lag_p99": (told["read_lag_p99_s"] or 0.0) * 1e3,
+            "client_cores": told["client_cpu_cores"] or 0.0,
             "merged_%": (told["merged_events_share"] or 0.0) * 100,
             "stepped_down_s": told["stepped_down_s"] or 0.0,
         }
