@@ -107,7 +107,8 @@ def rate_in(replicas: Iterable[Replica], name: str, grid: Grid) -> Floats:
     """Growth of a counter a second and replica that was there; NaN where hardly anything was seen."""
     total, covered, seconds = _sums(((replica, replica.keys(name)) for replica in replicas), grid)
     enough = covered >= COVERED * grid.length_s
-    return np.divide(total, seconds, out=np.full(grid.count, np.nan), where=enough & (seconds > 0))
+    rate: Floats = np.divide(total, seconds, out=np.full(grid.count, np.nan), where=enough & (seconds > 0))
+    return rate
 
 
 def buckets_in(replicas: Sequence[Replica], metric: str, grid: Grid) -> dict[float, Floats]:
