@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,17 @@ from kvbench.engine.ports import free_port
 from tests.canary.prometheus_tools import Running, running
 from tests.cli.invoke import Answer, kvbench_here
 
-__all__ = ["LOAD_S", "PER_S", "TRACKS", "Field", "driven", "emulated", "in_the_field", "wait_for_answer"]
+__all__ = [
+    "LOAD_S",
+    "PER_S",
+    "TRACKS",
+    "Field",
+    "driven",
+    "emulated",
+    "in_the_field",
+    "wait_for_answer",
+    "watched_through_an_outage",
+]
 
 LOAD_S = 16.0
 """Before the first look; the load goes on while there are looks."""
@@ -73,6 +83,8 @@ TRACKS = {
     "idle": Track(per_s=0.0),
     "few": Track(per_s=0.3),
 }
+PAIR = ("stable", "good")
+"""The watch through an outage is over these two."""
 
 SUSTAINED = "{id: sustained, metric: ttft, quantile: 0.9, max: 250ms, sustained: {window: 3s, for: 6s}}"
 P90 = "{id: ttft-p90, metric: ttft, quantile: 0.9, max: 250ms}"
@@ -237,13 +249,15 @@ NO_BUCKETS = """\
 
 
 @contextmanager
-def _outlived(folder: Path, shaky: Running) -> Iterator[subprocess.Popen[str]]:
+def _outlived(
+    folder: Path, shaky: Running, *, watch_s: float = WATCH_S, down_s: float = DOWN_S
+) -> Iterator[subprocess.Popen[str]]:
     """A watch over a Prometheus that is killed once the watch has begun, and started again on its data."""
     file, state = folder / "outage.yaml", folder / "state-outage"
     file.write_text(canary("outage", shaky.url, "good", baseline="stable", guardrails=(GENEROUS, ERRORS)))
     argv = [sys.executable, "-m", "kvbench", "gate", str(file), "--json", "--state", str(state)]
     process = subprocess.Popen(
-        [*argv, "--for", f"{WATCH_S:g}s", "--every", "1s"],
+        [*argv, "--for", f"{watch_s:g}s", "--every", "1s"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -254,7 +268,7 @@ def _outlived(folder: Path, shaky: Running) -> Iterator[subprocess.Popen[str]]:
             time.sleep(0.1)
         time.sleep(3)
         shaky.kill()
-        time.sleep(DOWN_S)
+        time.sleep(down_s)
         shaky.start()
         yield process
     finally:
@@ -262,20 +276,39 @@ def _outlived(folder: Path, shaky: Running) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
+def _ports(stack: ExitStack, tracks: Iterable[str], folder: Path) -> dict[str, int]:
+    ports = {track: stack.enter_context(_served(track, folder)) for track in tracks}
+    for port in ports.values():
+        wait_for_answer(f"http://127.0.0.1:{port}/health")
+    return ports
+
+
+def _watched(stack: ExitStack, pair: Mapping[str, int], folder: Path) -> Running:
+    """A Prometheus of these two alone, which are driven from then on."""
+    shaky = stack.enter_context(running(folder / "shaky", _scraping(_job("pair", pair))))
+    time.sleep(2)
+    stack.enter_context(driven({port: TRACKS[track] for track, port in pair.items()}))
+    return shaky
+
+
+@contextmanager
+def watched_through_an_outage(folder: Path, *, watch_s: float, down_s: float) -> Iterator[subprocess.Popen[str]]:
+    """Stable and good alone, and the watch over a Prometheus that was down for so long."""
+    with ExitStack() as stack:
+        shaky = _watched(stack, _ports(stack, PAIR, folder), folder)
+        yield stack.enter_context(_outlived(folder, shaky, watch_s=watch_s, down_s=down_s))
+
+
 @contextmanager
 def in_the_field(folder: Path) -> Iterator[Field]:
     """All servers under load for a while, all of it in a Prometheus."""
     with ExitStack() as stack:
-        ports = {track: stack.enter_context(_served(track, folder)) for track in TRACKS}
-        for port in ports.values():
-            wait_for_answer(f"http://127.0.0.1:{port}/health")
-        pair = {track: ports[track] for track in ("stable", "good")}
+        ports = _ports(stack, TRACKS, folder)
         embedded_port = free_port()
         jobs = _job("all", {**ports, "embedded": embedded_port}) + _job("mute", {"mute": ports["good"]}, NO_BUCKETS)
         prometheus = stack.enter_context(running(folder / "steady", _scraping(jobs)))
-        shaky = stack.enter_context(running(folder / "shaky", _scraping(_job("pair", pair))))
-        time.sleep(2)
-        stack.enter_context(driven({port: TRACKS[track] for track, port in pair.items()}))
+        pair = {track: ports[track] for track in PAIR}
+        shaky = _watched(stack, pair, folder)
         others = stack.enter_context(ExitStack())
         others.enter_context(driven({port: TRACKS[track] for track, port in ports.items() if track not in pair}))
         began = time.monotonic()
