@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from rich.console import Console
@@ -133,20 +134,26 @@ def _refused(experiment: Experiment, first: Schedule | None) -> list[str]:
         return [*check_sample(rules, uncounted), *check_windows(rules, {}, *span_s)]
     known = _capacities_tokens(experiment) or ANY_CAPACITY
     schedule = first or _schedule(experiment, 1, known)
-    counts = [_measured(schedule)]
-    if trace is None and scarce(rules, counts[0]):
+    schedules = [schedule]
+    if trace is None and scarce(rules, _measured(schedule, staying=True)):
         others = range(2, rules.rounds.max + 1)
-        counts += [_measured(_schedule(experiment, index, known)) for index in others]
-    fewest = {name: min(each.get(name, 0) for each in counts) for name in counts[0]}
-    fewest["all"] = min(sum(each.values()) for each in counts)
-    return [*check_sample(rules, counts[0], fewest), *check_windows(rules, _due(schedule), *span_s)]
+        schedules += [_schedule(experiment, index, known) for index in others]
+    fewest, staying = (_fewest([_measured(each, staying=only) for each in schedules]) for only in (False, True))
+    carried = check_sample(rules, _measured(schedule), fewest, staying)
+    return [*carried, *check_windows(rules, _due(schedule), *span_s)]
 
 
-def _measured(schedule: Schedule) -> dict[str, int]:
-    """Measured requests by class; a class may have none."""
+def _fewest(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+    """By class and of all: those of the round that has fewest."""
+    by_class = {name: min(each.get(name, 0) for each in counts) for name in counts[0]}
+    return {**by_class, "all": min(sum(each.values()) for each in counts)}
+
+
+def _measured(schedule: Schedule, *, staying: bool = False) -> dict[str, int]:
+    """Measured requests by class, or those of them whose users stay to the end; a class may have none."""
     counts = dict.fromkeys((request.class_ for request in schedule.requests), 0)
     for request in schedule.requests:
-        counts[request.class_] += request.measured
+        counts[request.class_] += request.measured and not (staying and request.aborts)
     return counts
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
-import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
@@ -14,7 +14,7 @@ from kvbench.judge.evidence import ArmRound
 from kvbench.judge.guardrails import event_words
 from kvbench.judge.hit_quality import source_rows
 from kvbench.judge.host_path import arm_host
-from kvbench.judge.latency import carries
+from kvbench.judge.latency import RoundLatencies, Sample, carries
 from kvbench.judge.ledger import arm_totals
 from kvbench.judge.phases import measured_start
 from kvbench.judge.quality import ArmHost, LedgerTotals, SourceTtft
@@ -28,7 +28,7 @@ from kvbench.report.terminal import plain_table
 from kvbench.report.view import CLOSED_LOOP
 from kvbench.spec.quantity import show_seconds
 
-__all__ = ["show_summary", "summarise"]
+__all__ = ["class_figures", "show_summary", "summarise"]
 
 QUANTILES = (0.5, 0.9, 0.99)
 
@@ -36,27 +36,18 @@ QUANTILES = (0.5, 0.9, 0.99)
 def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
     """TTFT by class over all rounds, failed requests counted at the time-out; tokens by source."""
     rounds = [read_round(run, record) for record in manifest.rounds if record.state == "done"]
-    tables = [r.requests[r.requests["measured"].astype(bool)] for r in rounds]
-    requests = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-    classes = {}
-    for name, group in requests.groupby("class") if len(requests) else ():
-        ok = group["status"].isin(("ok", "aborted"))
-        ttft = (group["first_token_s"] - group["intended_s"]).where(ok, manifest.workload.request_timeout)
-        smallest = min(sum(t["class"] == name) for t in tables)
-        classes[str(name)] = {
-            "requests": len(group),
-            "failed": int((~ok).sum()),
-            "ttft_s": {f"p{q * 100:g}": float(ttft.quantile(q)) for q in QUANTILES if carries(smallest, q)},
-        }
+    judged = [JudgedRound(recorded, manifest.workload) for recorded in rounds]
+    latencies = [each.latencies for each in judged]
+    names = sorted({name for each in latencies for name in each.classes})
     start, arm = measured_start(manifest.workload), manifest.arms[0].name
     totals = arm_totals(arm, rounds)
     host = arm_host(manifest.arms[0].profile, rounds, manifest.workload)
-    by_source = source_rows(arm, [JudgedRound(r, manifest.workload) for r in rounds], lambda _: None)
+    by_source = source_rows(arm, judged, lambda _: None)
     return {
         "run": str(run.path),
         "arm": arm,
         "rounds": len(rounds),
-        "classes": classes,
+        "classes": {name: class_figures(latencies, name) for name in names},
         "sources": add_sources(Counters(r.metrics).by_source(start) for r in rounds),
         "ledger": None if totals is None else totals.model_dump(),
         "ttft_by_source": [row.model_dump() for row in by_source],
@@ -64,6 +55,22 @@ def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
         "events": [{"kind": e.kind, "t_s": e.t_s, "detail": e.detail} for r in rounds for e in r.events],
         "config_differences": sorted({d for r in rounds for d in r.config_differences}),
         "failures": list(dict.fromkeys(failure for r in rounds for failure in _failures(r))),
+    }
+
+
+def class_figures(rounds: Sequence[RoundLatencies], class_: str) -> dict[str, object]:
+    """Requests of a class, how many failed, and the quantiles of TTFT that every round carries: None where users
+    who left before their first token would tell it."""
+    samples = [latencies.sample("ttft", class_) for latencies in rounds]
+    carried = [q for q in QUANTILES if all(carries(sample.requests, q) for sample in samples)]
+    figures = Sample.pooled(samples).quantiles(*carried)
+    return {
+        "requests": sum(int(latencies.of_class(class_).sum()) for latencies in rounds),
+        "failed": sum(int((latencies.of_class(class_) & latencies.failed).sum()) for latencies in rounds),
+        "ttft_s": {
+            f"p{quantile * 100:g}": None if math.isnan(figure) else figure
+            for quantile, figure in zip(carried, figures, strict=True)
+        },
     }
 
 
@@ -93,8 +100,7 @@ def show_summary(console: Console, manifest: Manifest, summary: dict[str, object
     classes = summary["classes"]
     assert isinstance(classes, dict)  # noqa: S101 - made above
     for name, figures in classes.items():
-        shown = [figures["ttft_s"].get(f"p{q * 100:g}") for q in QUANTILES]
-        cells = ("too few" if s is None else show_seconds(s) for s in shown)
+        cells = (_cell(figures["ttft_s"], f"p{q * 100:g}") for q in QUANTILES)
         table.add_row(name, f"{figures['requests']:,}", f"{figures['failed']:,}", *cells)
     console.print(table)
     if manifest.workload.arrivals.process == "closed":
@@ -109,6 +115,13 @@ def show_summary(console: Console, manifest: Manifest, summary: dict[str, object
     for failure in failures:
         say(console, f"error: {failure}")
     say(console, f"recorded in {summary['run']}")
+
+
+def _cell(ttft_s: Mapping[str, float | None], quantile: str) -> str:
+    if quantile not in ttft_s:
+        return "too few"
+    figure = ttft_s[quantile]
+    return "open: users left" if figure is None else show_seconds(figure)
 
 
 def _show_hits(console: Console, summary: dict[str, object]) -> None:

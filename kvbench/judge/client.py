@@ -60,7 +60,7 @@ def _moved(recorded: ArmRound, rules: Rules, workload: Workload) -> Iterable[str
     lags_s[latencies.failed] = 0.0  # it counts at the time-out, whenever it went out
     for metric, quantile, class_ in judged:
         values_s = latencies.per_request(metric)
-        chosen = latencies.of_class(class_) & ~np.isnan(values_s)
+        chosen = latencies.of_class(class_) & latencies.counted(metric)
         if quantile is None or not carries(int(chosen.sum()), quantile):
             continue
         told_s, own_s = values_s[chosen], lags_s[chosen]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["Bools", "Floats", "Ids", "Rows", "at_ranks", "common", "is_measured", "median", "numbers", "rows"]
+__all__ = ["Bools", "Floats", "Ids", "Rows", "at_ranks", "common", "flag", "median", "numbers", "rows"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -26,10 +26,10 @@ def numbers(table: pd.DataFrame, column: str) -> Floats:
     return values
 
 
-def is_measured(requests: pd.DataFrame) -> Bools:
-    """Which requests belong to the measured part of their round; null is not measured."""
-    measured: Bools = (requests["measured"] == True).to_numpy(dtype=bool)  # noqa: E712 - null is not True
-    return measured
+def flag(table: pd.DataFrame, column: str) -> Bools:
+    """Where a column is true; null is not."""
+    chosen: Bools = (table[column] == True).to_numpy(dtype=bool)  # noqa: E712 - null is not True
+    return chosen
 
 
 def rows(chosen: Bools) -> Bools | slice:

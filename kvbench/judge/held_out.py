@@ -53,7 +53,7 @@ def _strata(judged: JudgedRound) -> Iterator[_Stratum]:
     ttft = latencies.per_request("ttft")
     held = latencies.column("holdout") == 1
     for class_ in latencies.classes:
-        chosen = latencies.of_class(class_) & ~np.isnan(ttft)
+        chosen = latencies.of_class(class_) & ~np.isnan(ttft) & ~latencies.leaves
         yield _Stratum(class_, ttft[chosen & held], ttft[chosen & ~held])
 
 

@@ -88,7 +88,8 @@ def _judged(case: Case, served: list[_Served], tier: str | None) -> Ruling | Non
 
 
 class _Served(NamedTuple):
-    """Requests of a pair that were cached in the candidate and computed in the baseline."""
+    """Requests of a pair that were cached in the candidate and computed in the baseline. None that failed or was to
+    be left by its user: of those the slow ones have no TTFT."""
 
     candidate: JudgedRound
     chosen: Rows
@@ -112,8 +113,8 @@ def _served(pair: JudgedPair) -> _Served:
     extra = candidate.column("cached_tokens")[right] - baseline.column("cached_tokens")[left]
     hit = candidate.per_request("ttft_service")[right]
     computed = baseline.per_request("ttft_service")[left]
-    chosen = (extra >= MOSTLY * prompt) & (extra > 0) & ~candidate.failed[right] & ~baseline.failed[left]
-    chosen &= (hit > 0) & (computed > 0)
+    chosen = (extra >= MOSTLY * prompt) & (extra > 0) & (hit > 0) & (computed > 0)
+    chosen &= ~(candidate.failed | candidate.leaves)[right] & ~(baseline.failed | baseline.leaves)[left]
     return _Served(pair.candidate, np.arange(len(candidate))[right][chosen], np.log(hit[chosen] / computed[chosen]))
 
 

@@ -1,9 +1,10 @@
 """Latencies of one arm in one round, from its tables: measured requests only, seconds, nothing trimmed.
 
 A failed request counts at the request time-out in every latency that it would have had. What was never due
-(`unsent`) is no request; one whose user left as planned (`aborted`) has at most a TTFT, and where no token had come
-that is known only to lie between what the user waited and the time-out. The decision is made on one quantile a
-round; requests are never treated as independent.
+(`unsent`) is no request. One whose user left as planned (`aborted`) has at most a TTFT, and where no token had come
+that is known only to lie between what the user waited and the time-out. What goes on after the first token is told
+of users who were to stay: who is to leave is drawn with the schedule, while those who are gone in the end are those
+whose answers were slow. The decision is made on one quantile a round; requests are never treated as independent.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kvbench.judge.columns import Bools, Floats, Ids, at_ranks, is_measured, numbers, rows
+from kvbench.judge.columns import Bools, Floats, Ids, at_ranks, flag, numbers, rows
 from kvbench.judge.evidence import ArmRound
 
-__all__ = ["CARRIES_BEYOND", "RoundLatencies", "Sample", "carries"]
+__all__ = ["CARRIES_BEYOND", "UNTIL_FIRST_TOKEN", "PerRequest", "RoundLatencies", "Sample", "carries"]
 
 CARRIES_BEYOND = 3
 """A quantile needs this many requests beyond it in a round: with fewer it is the maximum by another name."""
@@ -135,10 +136,13 @@ class RoundLatencies:
         self._per_request: dict[str, Floats] = {}
         table = recorded.requests
         status = table["status"]
-        self._kept = rows(is_measured(table) & ~(status == "unsent").to_numpy(dtype=bool))
+        self._kept = rows(flag(table, "measured") & ~(status == "unsent").to_numpy(dtype=bool))
         self.completed: Bools = (status == "ok").to_numpy(dtype=bool)[self._kept]
         self.left: Bools = (status == "aborted").to_numpy(dtype=bool)[self._kept]
         self.failed: Bools = ~(self.completed | self.left)
+        self.leaves: Bools = self.left | flag(table, "leaves")[self._kept]
+        """Those whose user was to leave, whether or not the answer was there before; of a table that does not tell,
+        those who left."""
         self.ids = table["id"].to_numpy(dtype=np.int64)[self._kept]
         codes, names = pd.factorize(table["class"])
         self._class_codes = codes.astype(np.int32)[self._kept]
@@ -176,17 +180,28 @@ class RoundLatencies:
         values = self._per_request.get(metric)
         if values is None:
             values = self._with_failures(metric)
+        counted = self._counted(metric, values)
         waited = self.waited(metric) if self.left.any() else None
-        return lambda class_: self._sample(values, waited, self.of_class(class_))
 
-    def _sample(self, values: Floats, waited: Floats | None, chosen: Bools) -> Sample:
-        waiting = NOBODY if waited is None else waited[chosen]
-        waiting = waiting[~np.isnan(waiting)]
-        chosen &= ~np.isnan(values)
-        measured = values[rows(chosen & ~self.failed)]
-        at_timeout = int((chosen & self.failed).sum())
-        requests = len(measured) + at_timeout + len(waiting)
-        return Sample(measured, at_timeout, requests, self.timeout_s, waiting)
+        def sample(class_: str) -> Sample:
+            members = self.of_class(class_)
+            chosen = members & counted
+            measured = values[rows(chosen & ~self.failed)]
+            at_timeout = int((chosen & self.failed).sum())
+            waiting = NOBODY if waited is None else waited[members & ~np.isnan(waited)]
+            requests = len(measured) + at_timeout + len(waiting)
+            return Sample(measured, at_timeout, requests, self.timeout_s, waiting)
+
+        return sample
+
+    def counted(self, metric: str) -> Bools:
+        """Which requests a quantile of `metric` is of: those with a value; beyond the first token only those whose
+        user was to stay, and failures."""
+        return self._counted(metric, self.per_request(metric))
+
+    def _counted(self, metric: str, values: Floats) -> Bools:
+        told = ~np.isnan(values)
+        return told if metric in UNTIL_FIRST_TOKEN else told & (~self.leaves | self.failed)
 
     def waited(self, metric: str) -> Floats:
         """How long each request had waited whose user left before its first token, where that cut `metric` short;
@@ -275,10 +290,11 @@ class RoundLatencies:
         """Every gap; a failed request counts with all the gaps it should have had, each at the time-out."""
         asked = self.column("output_tokens_asked")
         failed = self.failed & chosen & (asked > 1)
+        stayed = chosen & ~self.leaves
         return Sample(
-            gaps.values[rows(gaps.of(chosen))],
+            gaps.values[rows(gaps.of(stayed))],
             int((asked[failed] - 1).sum()),
-            int(((gaps.counts > 0) & chosen).sum()) + int(failed.sum()),
+            int(((gaps.counts > 0) & stayed).sum()) + int(failed.sum()),
             self.timeout_s,
         )
 

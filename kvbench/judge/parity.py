@@ -13,7 +13,7 @@ import pandas as pd
 
 from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedPair, Question, Ruling, Stakes
-from kvbench.judge.columns import Bools, Ids, Rows, common, is_measured, numbers, rows
+from kvbench.judge.columns import Bools, Ids, Rows, common, flag, numbers, rows
 from kvbench.judge.evaluation import DECIDED, status_of, unknown
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.looks import nominal_level
@@ -53,7 +53,7 @@ class _Answers:
         table = recorded.requests
         kept = rows(((table["status"] == "ok") & table["output_digest"].notna()).to_numpy(dtype=bool))
         self.ids: Ids = table["id"].to_numpy(dtype=np.int64)[kept]
-        self.measured = is_measured(table)[kept]
+        self.measured = flag(table, "measured")[kept]
         self.cached = numbers(table, "cached_tokens")[kept]
         self.received = numbers(table, "output_tokens_received")[kept]
         self.repeat_of = numbers(table, "repeat_of")[kept]

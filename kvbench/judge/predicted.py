@@ -65,7 +65,7 @@ def _ttft(judged: JudgedRound, source: str) -> Floats:
     latencies, ledger = judged.latencies, judged.ledger
     values = latencies.per_request("ttft")
     if source == ALL:
-        return values[latencies.completed]
+        return values[latencies.completed & ~latencies.leaves]
     tokens = np.column_stack([ledger.tokens(name) for name in SOURCES])
     main = main_source(tokens, latencies.column("prompt_tokens_planned"))
     return np.asarray(values[ledger.split & (main == source)])

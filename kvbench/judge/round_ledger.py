@@ -33,9 +33,10 @@ class RoundLedger:
 
     @cached_property
     def split(self) -> Bools:
-        """Requests that were completed and of whose every prompt token the source is known."""
+        """Requests that were completed and of whose every prompt token the source is known. None whose user was to
+        leave, as of these the slow ones are not completed."""
         known = ~np.isnan(self.tokens("computed")) & (self.tokens(UNATTRIBUTED) == 0)
-        return np.asarray(known & self._latencies.completed)
+        return np.asarray(known & self._latencies.completed & ~self._latencies.leaves)
 
     @property
     def promoted(self) -> Floats:

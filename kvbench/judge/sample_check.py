@@ -9,7 +9,7 @@ import numpy as np
 
 from kvbench.judge import wording
 from kvbench.judge.errors import requests_for_error_rate
-from kvbench.judge.latency import carries
+from kvbench.judge.latency import UNTIL_FIRST_TOKEN, carries
 from kvbench.judge.looks import Look, multiplier, nominal_level
 from kvbench.judge.rates import share_upper
 from kvbench.judge.readings import carried_quantile, requests_needed
@@ -24,21 +24,26 @@ BY_CLASS = (*LATENCIES, "goodput", "throughput_tokens", "error_rate")
 
 
 def check_sample(
-    rules: Rules, counts_by_class: Mapping[str, int | None], fewest_by_class: Mapping[str, int] | None = None
+    rules: Rules,
+    counts_by_class: Mapping[str, int | None],
+    fewest_by_class: Mapping[str, int] | None = None,
+    staying_by_class: Mapping[str, int] | None = None,
 ) -> list[str]:
     """One sentence for every rule that cannot be decided with these measured requests a round, by class.
 
     The count of "all" is the sum of the classes unless it is given; None: only the run will tell, and only what no
     count would change is said. `fewest_by_class` is of the round that has fewest, where rounds differ: every round
-    must carry a quantile.
+    must carry a quantile. `staying_by_class`: the same of requests whose users stay to the end, where some leave;
+    latencies beyond the first token are told of them.
     """
     known = [count for count in counts_by_class.values() if count is not None]
     counts = {"all": sum(known) if len(known) == len(counts_by_class) else None, **counts_by_class}
     fewest = {**counts, **(fewest_by_class or {})}
+    staying = {**fewest, **(staying_by_class or {})}
     return [
         sentence
         for rule in (*rules.guardrails, *rules.benefits, *rules.evidence)
-        for sentence in _problems(rule, counts, fewest, rules)
+        for sentence in _problems(rule, counts, fewest if rule.metric in UNTIL_FIRST_TOKEN else staying, rules)
     ]
 
 

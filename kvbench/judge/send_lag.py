@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvbench.judge.columns import Bools, is_measured, numbers
+from kvbench.judge.columns import Bools, flag, numbers
 
 __all__ = ["SendLag", "followed_lag", "send_lag"]
 
@@ -22,14 +22,14 @@ class SendLag(NamedTuple):
 
 def send_lag(requests: pd.DataFrame) -> SendLag:
     """Of measured requests."""
-    return _of(requests, is_measured(requests))
+    return _of(requests, flag(requests, "measured"))
 
 
 def followed_lag(requests: pd.DataFrame) -> SendLag:
     """Of measured requests that were sent after an answer they had to wait for (later turns, side branches, closed
     loops): it counts from that answer's end plus think time, since to wait is not to be late."""
     after_an_answer = (requests["intended_basis"] == "previous turn").to_numpy(dtype=bool)
-    return _of(requests, is_measured(requests) & after_an_answer)
+    return _of(requests, flag(requests, "measured") & after_an_answer)
 
 
 def _of(requests: pd.DataFrame, chosen: Bools) -> SendLag:

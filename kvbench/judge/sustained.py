@@ -172,7 +172,7 @@ def exceedances(
         return _itl_exceedances(round_, class_, budget_s)
     values, waited = round_.per_request(metric), round_.waited(metric)
     values = np.where(np.isnan(waited), values, round_.timeout_s if most else waited)
-    chosen = round_.of_class(class_) & ~np.isnan(values)
+    chosen = round_.of_class(class_) & (round_.counted(metric) | ~np.isnan(waited))
     ones = np.ones(int(chosen.sum()))
     over = (values[chosen] > budget_s).astype(np.float64)
     return _ordered(round_.column("intended_s")[chosen], ones, over, ones, over)
@@ -182,7 +182,7 @@ def _itl_exceedances(round_: RoundLatencies, class_: str, budget_s: float) -> Ex
     """Gaps are the samples, each of one request. A failed request stands at its intended time with all the gaps it
     should have had."""
     gaps = round_.gaps
-    chosen = gaps.of(round_.of_class(class_))
+    chosen = gaps.of(round_.of_class(class_) & ~round_.leaves)
     lengths, ended_s = gaps.values[chosen], round_.gap_ends()[chosen]
     owners = np.repeat(np.arange(len(round_), dtype=np.int32), gaps.counts)[chosen]
     over = (lengths > budget_s).astype(np.float64)

@@ -36,7 +36,7 @@ def within_round(
     if metric == "itl" or not np.isnan(round_.waited(metric)[chosen]).all():
         return None
     values = np.minimum(round_.per_request(metric), round_.timeout_s)
-    chosen &= ~np.isnan(values)
+    chosen &= round_.counted(metric)
     values = values[chosen][np.argsort(round_.column("intended_s")[chosen], kind="stable")]
     n = len(values)
     if n < FEWEST_A_BLOCK * BLOCKS:

@@ -135,6 +135,7 @@ class Rows:
             "repeat_of": request.repeat_of,
             "branch": request.branch,
             "holdout": request.holdout,
+            "leaves": request.aborts,
             "tenant": request.tenant,
         }
 

@@ -47,6 +47,7 @@ REQUESTS = pa.schema(
         # When the connection stood that was made for it, with its TLS; null: it went out on one that was there.
         # `sent_s` is when the client turned to the request, so the time between is the network's and the server's.
         ("connected_s", pa.float64()),
+        ("leaves", pa.bool_()),  # its user is to leave early, whether or not the answer is over before
     ]
 )
 TOKENS = pa.schema([("id", pa.int64()), ("index", pa.int32()), ("t_s", pa.float64())])

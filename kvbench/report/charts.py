@@ -105,7 +105,7 @@ def _bounds(values: Iterable[Numbers], floor: float = 1e-6) -> tuple[float, floa
 def ttft_distribution(name: str, class_: str, arms: Mapping[str, Sequence[Sample]]) -> str | None:
     """The share of requests answered within a time, per arm ("baseline", "candidate") and round.
 
-    Failed requests count among all, so a curve that ends below 100 % has failures.
+    Failed requests count among all, and so do those whose user left before: a curve that ends below 100 % has some.
     """
     bounds = _bounds(sample.values for samples in arms.values() for sample in samples)
     if bounds is None:
@@ -115,14 +115,13 @@ def ttft_distribution(name: str, class_: str, arms: Mapping[str, Sequence[Sample
     log_seconds(axes.xaxis, *bounds)
     medians = []
     for role, samples in arms.items():
-        pooled = Sample(
-            np.sort(np.concatenate([np.empty(0), *(s.values for s in samples)])), sum(s.failed for s in samples)
-        )
+        pooled = Sample.pooled(samples)
         for sample in samples:
             _step(axes, sample, role, width=0.8, alpha=0.4)
         _step(axes, pooled, role, width=2.2, alpha=1.0)
-        median = show_seconds(float(np.median(pooled.values))) if len(pooled.values) else MISSING
-        medians.append(f"{role}: {len(pooled)} requests, {pooled.failed} failed, median {median}")
+        median = MISSING if pooled.median is None else show_seconds(pooled.median)
+        left = f", {pooled.left} left by their users before" if pooled.left else ""
+        medians.append(f"{role}: {len(pooled)} requests, {pooled.failed} failed{left}, median {median}")
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     label_axes(axes, "TTFT, from the intended time", "requests answered within")
@@ -150,7 +149,7 @@ def itl_quantiles(name: str, arms: Mapping[str, Sequence[Sample]], requests: Map
     log_seconds(axes.yaxis, *bounds)
     told, deepest = [], 1
     for role, samples in arms.items():
-        pooled = np.sort(np.concatenate([np.empty(0), *(sample.values for sample in samples)]))
+        pooled = Sample.pooled(samples).values
         if len(pooled) == 0:
             continue
         ranks = thin_curve(pooled)
@@ -215,7 +214,8 @@ MARKERS = {"computed": ("X", "computed"), "cached": ("o", "device"), "unknown": 
 
 @drawing_style()
 def ttft_over_time(name: str, arm: str, dots: Mapping[str, Dots], bounds: tuple[float, float]) -> str | None:
-    """Every measured request of an arm, all rounds over one another; keys of `dots` are those of `MARKERS`."""
+    """Every measured request of an arm that had a token, all rounds over one another; `dots` has the keys of
+    `MARKERS`."""
     total = sum(map(len, dots.values()))
     if total == 0:
         return None

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kvbench.judge.columns import flag
 from kvbench.judge.sources import SOURCES
 from kvbench.report.data import RoundTables
 
@@ -40,13 +41,26 @@ MOSTLY_CACHED = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Sorted values that were measured, and how many requests gave none (they failed)."""
+    """Sorted values that were measured, and how many requests gave none: they failed, or their user left before."""
 
     values: Numbers
     failed: int
+    left: int = 0
 
     def __len__(self) -> int:
-        return len(self.values) + self.failed
+        return len(self.values) + self.failed + self.left
+
+    @classmethod
+    def pooled(cls, samples: Sequence[Sample]) -> Sample:
+        """Several as one."""
+        values = np.sort(np.concatenate([np.empty(0), *(sample.values for sample in samples)]))
+        return cls(values, sum(sample.failed for sample in samples), sum(sample.left for sample in samples))
+
+    @property
+    def median(self) -> float | None:
+        """Of all of them, those that gave no value beyond every one that did; None: it is one of these."""
+        ends = [len(self) // 2] if len(self) % 2 else [len(self) // 2 - 1, len(self) // 2]
+        return float(self.values[ends].mean()) if len(self) and ends[-1] < len(self.values) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,19 +93,20 @@ def class_names(rounds: Sequence[RoundTables]) -> list[str]:
 
 
 def ttft_sample(requests: pd.DataFrame, class_: str) -> Sample:
-    """TTFT of the measured requests of one class; one whose user left before its first token has none."""
+    """TTFT of the measured requests of one class."""
     rows = measured(requests)
     rows = rows[rows["class"] == class_]
-    rows = rows[(rows["status"] != "aborted") | rows["first_token_s"].notna()]
     answered = rows[rows["status"].isin(ANSWERED) & rows["first_token_s"].notna()]
     values = (answered["first_token_s"] - answered["intended_s"]).to_numpy(dtype=float)
-    return Sample(np.sort(values), failed=len(rows) - len(answered))
+    left = int(((rows["status"] == "aborted") & rows["first_token_s"].isna()).sum())
+    return Sample(np.sort(values), failed=len(rows) - len(answered) - left, left=left)
 
 
 def itl_sample(tables: RoundTables) -> Sample:
-    """Every gap between consecutive tokens of one measured, completed request, all classes together."""
+    """Every gap between consecutive tokens of one measured, completed request, all classes together; without those
+    whose user was to leave, as of these the slow ones are not completed."""
     rows = measured(tables.requests)
-    rows = rows[rows["status"] != "aborted"]
+    rows = rows[(rows["status"] != "aborted") & ~(flag(rows, "leaves") & (rows["status"] == "ok"))]
     completed = set(rows.loc[rows["status"] == "ok", "id"])
     tokens = tables.tokens[tables.tokens["id"].isin(completed)].sort_values(["id", "index"], kind="stable")
     times, ids = tokens["t_s"].to_numpy(dtype=float), tokens["id"].to_numpy()

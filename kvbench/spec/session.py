@@ -63,10 +63,11 @@ class Abort(SpecModel):
     its first token came. Of one that left without a token it is known only that it is at least as long as the user
     waited: where so many left that the quantile of a rule depends on them, the rule is decided only if both that
     wait and the request time-out in their place say the same (so `after` should lie well beyond the TTFT that is
-    judged). It has no E2E, TPOT or ITL and adds nothing to goodput and throughput. The engine's
-    counters include it, while identities of prompt tokens cover completed requests. A session goes on after its
-    think time with what was received. Prompts that are sent again for parity, and side branches, are never left
-    early.
+    judged). It has no E2E, TPOT or ITL and adds nothing to goodput and throughput. As users leave the slow answers,
+    E2E, TPOT, ITL and what hits were worth are told of requests whose users were to stay, the same ones in every
+    arm. The engine's counters include it, while identities of prompt tokens cover completed requests. A session
+    goes on after its think time with what was received. Prompts that are sent again for parity, and side branches,
+    are never left early.
     """
 
     share: Share

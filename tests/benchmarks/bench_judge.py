@@ -81,6 +81,7 @@ def tables(n: int, arm: str, seed: int, told: pd.DataFrame) -> tuple[pd.DataFram
         "output_digest": digests,
         "ended_s": last,
         "multi_token_events": pa.repeat(0, n),
+        "leaves": pa.repeat(False, n),
     }
     requests = pa.table(
         {field.name: pa.array(columns[field.name], field.type) if isinstance(columns.get(field.name), np.ndarray)

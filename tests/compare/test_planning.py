@@ -50,6 +50,17 @@ def test_a_pool_sized_from_the_engine_does_not_keep_a_rule_from_being_refused() 
     assert [sentence.split(",")[0] for sentence in plan.refused] == ["p90 needs 300 requests a round"]
 
 
+def test_users_who_leave_carry_no_rule_on_whole_answers() -> None:
+    leaving = {"a": {"suffix_tokens": 64, "output_tokens": 4, "abort": {"share": 0.5, "after": 1}}}
+    refused = {
+        metric: plan_comparison(experiment(P90 | {"metric": metric}, classes=leaving), []).refused
+        for metric in ("ttft", "e2e")
+    }
+    assert refused["ttft"] == ()
+    (sentence,) = refused["e2e"]
+    assert sentence.startswith("p90 needs 30 requests a round, the schedule has ")
+
+
 _NO_SIZE = experiment(P90).baseline.tiers.device.model_copy(update={"blocks": None})
 
 

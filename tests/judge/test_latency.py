@@ -208,6 +208,19 @@ class TestUsersWhoLeave:
         assert (sample.at_timeout, sample.requests) == (0, 1)
         assert np.isnan(self.round.per_request(metric)).tolist() == [False, True, True]
 
+    @pytest.mark.parametrize("metric", ["itl", "tpot", "e2e"])
+    def test_beyond_the_first_token_those_who_were_to_stay_are_told_of(self, metric: str) -> None:
+        """Given four requests, the users of two to leave: one had its answer before, one failed before."""
+        requests, tokens = request_rows([1.0, 2.0, 3.0, 4.0], leaves=[False, True, True, False])
+        round_ = latencies(fail(requests, [2]), tokens)
+        assert round_.leaves.tolist() == [False, True, True, False]
+        sample = round_.sample(metric, "all")
+        assert len(sample.values) == 2 * (OUTPUT - 1 if metric == "itl" else 1)
+        assert sample.requests == 3, "a failure counts whoever waited for it"
+        assert round_.counted(metric).tolist() == [True, False, True, True]
+        assert len(round_.sample("ttft", "all")) == 4
+        assert np.isfinite(round_.per_request(metric)).all(), "whether it met its targets is known"
+
 
 class TestTokens:
     def test_may_come_in_any_order(self) -> None:

@@ -12,11 +12,12 @@ import pytest
 from kvbench.judge.case import build_case
 from kvbench.judge.describe import latency_rows
 from kvbench.judge.evidence import ArmRound, RoundPair
+from kvbench.judge.hits import HITS_WORTH_IT
 from kvbench.judge.judge import judge
 from kvbench.judge.latency import RoundLatencies
 from kvbench.judge.who_pays import who_pays
 from kvbench.judge.within_round import within_round
-from tests.judge.ask import guarded, guardrail, result_of
+from tests.judge.ask import evidence, guarded, guardrail, result_of
 from tests.judge.build import arm_round, comparison, pair, request_rows, rules, ttfts
 from tests.judge.change import leave
 
@@ -98,6 +99,48 @@ def test_a_benefit_is_not_proven_by_leaving_out_the_slow_half() -> None:
     assert status() == "pass"
     assert status(candidate=(0.5, 0.1)) == "unknown"
     assert status(baseline=(0.5, 0.1)) == "unknown"
+
+
+def with_impatient_users(slower: float | np.ndarray) -> list[RoundPair]:
+    """Three pairs with answers of about 0.4 s, the candidate's slower by this factor. The users of two thirds of
+    the requests are gone after 0.6 s, the others stay."""
+    leaves = np.arange(N) % 3 > 0
+    found = []
+    for index in (1, 2, 3):
+        sides = []
+        for name, factor in (("base", 1.0), ("tiered", slower * (1 + 0.005 * (index - 2)))):
+            ttft = ttfts(N, 0.3, seed=index) * factor
+            cached = np.where(np.arange(N) % 2, 900.0, 0.0) if name == "tiered" else 0.0
+            requests, tokens = request_rows(ttft, gaps=ttft / 15, cached=cached, leaves=leaves)
+            took_s = requests[["first_token_s", "last_token_s"]].sub(requests["intended_s"], axis=0)
+            requests.loc[leaves & (took_s["last_token_s"] > 0.6), "status"] = "aborted"
+            without = leaves & (took_s["first_token_s"] > 0.6)
+            requests.loc[without, ["first_token_s", "last_token_s", "cached_tokens"]] = np.nan
+            sides.append(arm_round(name, index, requests, tokens))
+        found.append(RoundPair(index, *sides))
+    return found
+
+
+class TestBeyondTheFirstToken:
+    """Users who had enough take the slow answers with them; of those who were to stay, both arms tell all."""
+
+    @pytest.mark.parametrize("metric", ["e2e", "tpot", "itl"])
+    def test_a_slower_arm_is_as_slow_as_it_is(self, metric: str) -> None:
+        found = guardrail(with_impatient_users(2.0), {"metric": metric, "quantile": 0.5, "max_ratio": 1.8})
+        assert found.status == "fail"
+        assert found.effect == pytest.approx(2.0, rel=0.001)
+
+    def test_a_rollback_rule_fires(self) -> None:
+        rule = {"metric": "e2e", "quantile": 0.7, "max": 0.57, "sustained": {"window": 30, "for": 60}}
+        assert guardrail(with_impatient_users(1.0), rule).status == "pass"
+        assert guardrail(with_impatient_users(1.5), rule).status == "fail"
+
+    def test_hits_of_which_the_slow_ones_are_not_waited_for_do_not_look_fast(self) -> None:
+        """Given 40 % of the hits faster than computing and 60 % slower."""
+        slower = np.where(np.arange(N) % 5 < 2, 0.7, 3.0)
+        found = evidence(comparison(with_impatient_users(slower)), HITS_WORTH_IT)
+        assert found.status == "fail"
+        assert found.effect == pytest.approx(3.0, rel=0.01)
 
 
 class TestTheRollbackRule:

@@ -238,6 +238,7 @@ def test_renumbering_rounds_changes_nothing_but_their_numbers(played: Played) ->
 
 @EACH
 @and_every_verdict(60.0)
+@and_every_verdict(1e-3)
 @given(plays(), st.sampled_from([1e-3, 0.5, 60.0]))
 def test_the_unit_of_time_does_not_matter(played: Played, scale: float) -> None:
     seconds, other = judge(run(played)), judge(run(played, scale=scale))

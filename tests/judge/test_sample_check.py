@@ -70,6 +70,13 @@ class TestQuantiles:
     def test_what_has_no_quantile_needs_no_sample(self) -> None:
         assert problems({"long": 1}, {"id": "g", "metric": "goodput", "min": 1.0}) == []
 
+    @pytest.mark.parametrize(("metric", "carried"), [("ttft", True), ("e2e", False), ("itl", False)])
+    def test_beyond_the_first_token_those_who_stay_must_carry_it(self, metric: str, carried: bool) -> None:
+        written = rules(guardrails=[P99 | {"metric": metric}], benefits=[], evidence=[])
+        counts = {"long": 400, "all": 400}
+        assert (check_sample(written, {"long": 400}, counts, {"long": 299, "all": 299}) == []) == carried
+        assert check_sample(written, {"long": 400}, counts, {"long": 300, "all": 300}) == []
+
 
 class TestWindows:
     RULE = {  # noqa: RUF012

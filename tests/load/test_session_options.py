@@ -61,6 +61,7 @@ def test_a_user_who_leaves_after_some_tokens_closes_the_connection_and_is_no_err
         assert endless.gone.wait(5)
     row = played.row(0)
     assert (row["status"], row["error"], row["output_digest"]) == ("aborted", None, None)
+    assert row["leaves"]
     assert 5 <= row["output_tokens_received"] < 60
     assert row["output_tokens_asked"] == 1000
     assert 0 < row["first_token_s"] < row["last_token_s"] <= row["ended_s"]
@@ -86,6 +87,7 @@ def test_an_answer_that_is_over_before_its_user_would_leave_is_an_ordinary_one(t
         played = play(schedule(*staying, for_s=0.2), server.url, tmp_path)
     assert (played.requests["status"] == "ok").all()
     assert played.requests["output_digest"].notna().all()
+    assert [played.row(id_)["leaves"] for id_ in range(3)] == [True, False, False]
 
 
 def test_what_fails_before_its_user_leaves_is_a_failure(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from kvbench.report.data import ReportData
 from kvbench.report.series import (
     SOURCE_COUNTER,
     Dots,
+    Sample,
     itl_sample,
     measured,
     source_rates,
@@ -82,6 +84,23 @@ def test_ttft_counts_failed_requests_among_all(go: ReportData) -> None:
     assert sample.failed == 1
     assert len(sample) == len(steady)
     np.testing.assert_allclose(sample.values, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "failed", "left", "median"),
+    [
+        ([1.0, 2.0, 3.0], 0, 0, 2.0),
+        ([1.0, 2.0], 0, 0, 1.5),
+        ([1.0, 2.0], 1, 0, 2.0),
+        ([1.0, 2.0], 0, 1, 2.0),
+        ([1.0, 2.0], 1, 1, None),
+        ([], 0, 0, None),
+    ],
+)
+def test_what_never_came_is_slower_than_all_that_did(
+    values: list[float], failed: int, left: int, median: float | None
+) -> None:
+    assert Sample.pooled([Sample(np.array(values), failed), Sample(np.empty(0), 0, left)]).median == median
 
 
 def test_gaps_never_cross_from_one_request_to_the_next(go: ReportData) -> None:

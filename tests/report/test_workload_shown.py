@@ -52,7 +52,7 @@ def test_what_waited_for_an_answer_is_told_among_the_figures_of_the_instrument(g
     assert "sent after an answer" not in {figure.label for figure in plain}
 
 
-def test_answers_that_users_left_are_no_failures_and_count_in_ttft_alone() -> None:
+def test_answers_that_users_left_are_no_failures_and_count_in_ttft() -> None:
     tables = one_round("baseline", 1)
     requests: pd.DataFrame = tables.requests.copy()
     good = requests[requests["measured"] & (requests["status"] == "ok") & (requests["class"] == "long")]
@@ -61,9 +61,12 @@ def test_answers_that_users_left_are_no_failures_and_count_in_ttft_alone() -> No
     requests.loc[without, ["first_token_s", "last_token_s"]] = None
     left = replace(tables, requests=requests)
     before, after = ttft_sample(tables.requests, "long"), ttft_sample(requests, "long")
-    assert (len(after.values), after.failed) == (len(before.values) - 1, before.failed)
+    assert (len(after.values), after.failed, after.left) == (len(before.values) - 1, before.failed, 1)
+    assert len(after) == len(before), "an answer that nobody waited for is not one that came in time"
     before, after = itl_sample(tables), itl_sample(left)
     assert (len(after.values), after.failed) == (len(before.values) - 2 * 15, before.failed)
     assert sum(map(len, ttft_dots([left]).values())) == sum(map(len, ttft_dots([tables]).values())) - 1
+    impatient = replace(tables, requests=tables.requests.assign(leaves=tables.requests["id"] == good.iloc[2]["id"]))
+    assert len(itl_sample(impatient).values) == len(before.values) - 15, "had it been slower, it would not be there"
     failed = [{row.class_: row.failed for row in achieved("baseline", [one])} for one in (tables, left)]
     assert failed[0] == failed[1]

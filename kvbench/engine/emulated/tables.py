@@ -249,6 +249,7 @@ def request_table(answers: list[Answer], *, round_: int, arm: str) -> pa.Table:
         "tenant": [p.tenant for p in plan],
         "foreign_canary": [a.foreign_canary for a in rows],
         "connected_s": [None] * len(rows),
+        "leaves": [p.aborts for p in plan],
     }
     return pa.table(columns, schema=REQUESTS)
 

@@ -49,6 +49,8 @@ def test_users_who_leave_during_a_step_and_a_restart_or_a_death_go_together(faul
         assert [event.kind for event in result.events] == ["restarted" if kind == "restart" else "died"]
         statuses = requests_of(result)["status"]
         assert {"aborted", "error"} <= set(statuses)
+        assert set(requests_of(result)["leaves"][statuses == "aborted"]) == {True}
+        assert 0.2 < requests_of(result)["leaves"].mean() < 0.8
 
 
 def test_a_restart_breaks_every_connection_also_of_requests_that_are_still_handled() -> None:
