@@ -31,7 +31,7 @@ def probe(
     interval: Annotated[
         str, typer.Option("--interval", help="Go on until every cost is known within so much of itself.")
     ] = "10%",
-    limit: Annotated[str, typer.Option("--limit", help="Or until so much time is over.")] = "4m",
+    limit: Annotated[str, typer.Option("--limit", help="Or until so much time is over.")] = "210s",
     background: Annotated[
         str | None,
         typer.Option(

@@ -47,7 +47,7 @@ def prompts_of(endpoint: Endpoint) -> dict[str, Any]:
 def _past_secondary(profile: Profile, journal: Journal, endpoint: Endpoint) -> dict[str, object] | None:
     """What a held out request says where the arm has a tier behind the host. NotSupportedYetError when its engine
     takes no such thing."""
-    if not journal.manifest.workload.tier_holdout or profile.tiers.disk is None:
+    if not journal.manifest.workload.tier_holdout or not profile.tiers.behind_host:
         return None
     if endpoint.past_secondary is None:
         raise NotSupportedYetError(

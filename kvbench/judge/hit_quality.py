@@ -35,24 +35,27 @@ GIB = 2**30
 
 
 def hit_quality(case: Case) -> HitQuality | None:
-    """None: no request of the candidate has a ledger."""
-    if not any(pair.candidate.ledger.split.any() for pair in case.pairs):
-        return None
-    requests, total = _of_both_arms(case)
+    """What the engine counts needs no ledger of the candidate's requests, all else does. None: there is neither."""
     candidates = [pair.candidate for pair in case.pairs]
-    fit = fit_mix(requests, confidence=case.confidence)
-    priced = [_price(judged, fit) for judged in candidates]
-    return HitQuality(
-        method=_method(fit, total),
-        costs=_costs(fit),
-        ttft_by_source=_by_source(case),
-        worth=[] if fit is None else [row for tier in TIERS if (row := _worth(case, fit, priced, tier))],
-        neighbours=neighbours(case, [each.cost_s for each in priced]),
+    counted = HitQuality(
         movement=movement(candidates),
         lives=tier_lives(candidates),
         lookup_wait_s=lookup_wait(candidates),
         preemptions=preemptions(candidates),
     )
+    if not any(judged.ledger.split.any() for judged in candidates):
+        return None if counted == HitQuality() else counted
+    requests, total = _of_both_arms(case)
+    fit = fit_mix(requests, confidence=case.confidence)
+    priced = [_price(judged, fit) for judged in candidates]
+    by_request = {
+        "method": _method(fit, total),
+        "costs": _costs(fit),
+        "ttft_by_source": _by_source(case),
+        "worth": [] if fit is None else [row for tier in TIERS if (row := _worth(case, fit, priced, tier))],
+        "neighbours": neighbours(case, [each.cost_s for each in priced]),
+    }
+    return counted.model_copy(update=by_request)
 
 
 def worth_sentence(row: TierWorth) -> str:
@@ -61,7 +64,7 @@ def worth_sentence(row: TierWorth) -> str:
     return (
         f"promotions from {row.tier} {lost} {wording.value(abs(row.saved_s), 's')} over "
         f"{wording.count(row.requests, 'request')}, {wording.share(row.lost_share)} of which waited longer than "
-        "computing would have taken"
+        "computing would have taken by the fitted costs"
     )
 
 
@@ -260,10 +263,18 @@ def _worth(case: Case, fit: MixFit, priced: Sequence[_Priced], tier: Literal["ho
         lost_share=float(np.mean(saved < 0)),
         break_even_tokens=even if even is not None and math.isfinite(even) else None,
         break_even_ci=fit.interval(lambda line: line.break_even(tier)),
-        pays="unknown" if even is None else "yes" if math.isfinite(even) else "never",
+        pays=_pays(fit, tier),
         saved_s_per_gib_moved=_per_gib(total, _moved_bytes(case, tokens)),
         saved_s_per_gib_kept=_per_gib(total / count, _kept_bytes(case, tier)),
     )
+
+
+def _pays(fit: MixFit, tier: str) -> Literal["yes", "never", "unknown"]:
+    """By the interval: a cost that happens to lie above another one proves nothing."""
+    ci = fit.interval(lambda line: line.saved_per_token_s(tier))
+    if ci is None or ci[0] <= 0 <= ci[1]:
+        return "unknown"
+    return "yes" if ci[0] > 0 else "never"
 
 
 def _per_gib(saved_s: float, amount_bytes: float | None) -> float | None:

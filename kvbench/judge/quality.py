@@ -101,10 +101,10 @@ class TierWorth(JudgeModel):
     lost_share: float
     """Of these requests: those that waited longer than computing would have taken."""
     break_even_tokens: float | None = None
-    """From so many tokens on a hit is faster; None: never, or not known."""
+    """From so many tokens on a hit is faster; None: never, or not known; see `pays`."""
     break_even_ci: Ends | None = None
     pays: Literal["yes", "never", "unknown"]
-    """Whether a token from the tier costs less than a computed one."""
+    """Whether a token from the tier costs less than a computed one, as far as the interval tells."""
     saved_s_per_gib_moved: float | None = None
     saved_s_per_gib_kept: float | None = None
     """Of one round, as a tier keeps its bytes all through it; of the disk at least so much, as engines count more
@@ -180,6 +180,8 @@ class Holdout(JudgeModel):
     """What the tier does to the mean TTFT: below zero is faster with it."""
     ci: Ends | None = None
     method: str
+    heeded: bool | None = None
+    """Whether the server did hold them out; False: then the difference is not the tier's. None: not known."""
 
 
 class HostReading(JudgeModel):
@@ -219,7 +221,7 @@ class TierTime(JudgeModel):
 
 
 class TierEvents(JudgeModel):
-    """Evictions, drops or failures that the engine counted in the measured parts."""
+    """Preemptions, evictions, drops or failures that the engine counted in the measured parts."""
 
     name: str
     unit: str

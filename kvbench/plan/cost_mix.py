@@ -84,6 +84,12 @@ class MixFit:
         """Of a hit in a tier behind the device, however long."""
         return _fixed(self.coefficients, tier)
 
+    def saved_per_token_s(self, tier: str) -> float | None:
+        """By how much a token from a tier costs less than a computed one."""
+        promoted = self.per_token_s(tier)
+        computed = self.per_token_s("computed")
+        return None if promoted is None or computed is None else computed - promoted
+
     def break_even(self, tier: str) -> float | None:
         """Tokens from which on a promotion is faster than computing; infinite: never."""
         return _break_even(self.coefficients, tier)

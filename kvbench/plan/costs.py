@@ -6,6 +6,7 @@ and robustly, so that a request which met a hiccup of the machine does not move 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -109,7 +110,9 @@ def break_even(hit: CostLine, computed: CostLine, *, smallest: int, longest: int
     hit_s, hit_error = hit.at(lengths)
     computed_s, computed_error = computed.at(lengths)
     gap = hit_s - computed_s
-    margin = max(hit.t, computed.t) * np.hypot(hit_error, computed_error)
+    # Where either line has no interval, anything may be and nothing is proven.
+    known = math.isfinite(hit.t + computed.t)
+    margin = max(hit.t, computed.t) * np.hypot(hit_error, computed_error) if known else np.full_like(gap, np.inf)
     return BreakEven(
         tokens=_from_where(gap <= 0, smallest),
         ci=(_from_where(gap - margin <= 0, smallest), _from_where(gap + margin <= 0, smallest)),
@@ -140,7 +143,7 @@ def crossing(
 
 
 def _from_where(holds: NDArray[np.bool_], smallest: int) -> int | None:
-    """The first length from which on it holds to the end; an undefined margin (NaN) holds nowhere."""
+    """The first length from which on it holds to the end."""
     broken = np.flatnonzero(~holds)
     if len(broken) == 0:
         return smallest

@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kvbench import __version__
 from kvbench.compare.preflight import check_host
 from kvbench.compare.round import make_launch
@@ -20,9 +22,10 @@ from kvbench.engine.create import create_engine
 from kvbench.errors import EngineError
 from kvbench.probe.counters import Counters
 from kvbench.probe.decode import record_decode
+from kvbench.probe.line import Line
 from kvbench.probe.result import Result, break_evens, document, points_of, result_of
 from kvbench.probe.sender import Background, Sender
-from kvbench.probe.series import Series, record_series
+from kvbench.probe.series import Series, record_series, settle_s
 from kvbench.probe.setting import Options, Room, choose_lengths, room_of
 from kvbench.probe.suffix import record_suffixes
 from kvbench.record.atomic import write_text
@@ -31,7 +34,7 @@ from kvbench.spec.profile import Profile
 
 __all__ = ["probe_and_check", "probe_profile"]
 
-CHECK_SHARE = 0.25
+CHECK_SHARE = 0.3
 """Of the time, for running just below and just above the break-even lengths."""
 CHECKS = 2
 """Times that the break-even is checked: the first may move it, and then the second runs beside where it is."""
@@ -166,27 +169,41 @@ def probe_and_check(
         told=told,
     )
     result = result_of(series, room, options)
-    for check in range(CHECKS):
+    line: Line | None = None
+    for _ in range(CHECKS):
         sides = result.sides(room)
-        wanted = sorted({tokens for tier in sides.values() for tokens in tier.values()})
-        if not wanted or all(each.agrees is not None for each in result.checks_at(sides, options.confidence)):
+        beside = sorted({tokens for tier in sides.values() for tokens in tier.values()})
+        if not beside or all(each.agrees is not None for each in result.checks_at(sides, options.confidence)):
             break
-        progress(f"probing {where}: checking the break-even at {', '.join(map(str, wanted))} tokens")
+        progress(f"probing {where}: checking the break-even at {', '.join(map(str, beside))} tokens")
+        checked_lengths = sorted({*beside, _pusher(result, lengths, room)})
+        wanted = {source: source == "computed" or bool(sides.get(source)) for source in room.sources}
+        if line is None or (line.lengths, line.asked) != (checked_lengths, wanted):
+            line = Line(room, checked_lengths, dict(wanted))
+            number += SERIES_APART
         checked = record_series(
             room,
-            sorted({*wanted, lengths[-1]}),
+            checked_lengths,
             options,
             sender,
             counters,
             limit_s=options.limit_s * CHECK_SHARE / CHECKS,
-            wanted={source: source == "computed" or bool(sides.get(source)) for source in room.sources},
-            first_number=number + (1 + check) * SERIES_APART,
+            wanted=wanted,
+            line=line,
+            first_number=number,
             group_s=group_s,
         )
         result.check_samples += checked.samples
         result.break_even = break_evens(result.costs, points_of(result.samples, options.confidence), room)
     result.checks = result.checks_at(result.sides(room), options.confidence)
     return result
+
+
+def _pusher(result: Result, lengths: tuple[int, ...], room: Room) -> int:
+    """The length that pushes others on fastest: whose tokens take least, until they are stored."""
+    computed_s, _ = result.costs["computed"].at(np.asarray(lengths, np.float64))
+    each = [(s + settle_s(room, tokens)) / tokens for s, tokens in zip(computed_s, lengths, strict=True)]
+    return lengths[int(np.argmin(each))]
 
 
 def _so_far(series: Series) -> str:

@@ -55,6 +55,8 @@ class Line:
     push_device: float = PUSH
     push_host: float = PUSH
     reach_host: float = REACH
+    asked: dict[str, bool] = field(init=False)
+    """`wanted` as it was in the beginning; a source may be given up later."""
     _used: list[Prompt] = field(default_factory=list)
     _next: Prompt | None = None
     _number: int = 0
@@ -63,6 +65,7 @@ class Line:
 
     def __post_init__(self) -> None:
         self.wanted = self.wanted or dict.fromkeys(self.room.sources, True)
+        self.asked = dict(self.wanted)
         if self.room.host is not None and self.room.host * self.reach_host <= self.room.device * self.push_device:
             self.wanted["host"] = False
 

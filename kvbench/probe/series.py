@@ -16,7 +16,7 @@ from kvbench.probe.line import FRUITLESS, Line, Step
 from kvbench.probe.sender import Sender
 from kvbench.probe.setting import Options, Room
 
-__all__ = ["Sample", "Series", "costs_of", "record_series"]
+__all__ = ["Sample", "Series", "costs_of", "record_series", "settle_s"]
 
 LEAST = 5
 """Samples at every length of every source before an interval is looked at."""
@@ -83,16 +83,18 @@ def record_series(
     *,
     limit_s: float,
     wanted: dict[str, bool] | None = None,
+    line: Line | None = None,
     first_number: int = 0,
     group_s: float = 5.0,
     told: Callable[[Series], None] = lambda series: None,
 ) -> Series:
     """Probe until every cost is known within `options.interval`, or until `limit_s`.
 
-    `wanted` leaves sources out; then only the limit ends the series. `first_number` keeps prompts of several series
+    `wanted` leaves sources out; then only the limit ends the series. `line` is one that an earlier series left,
+    with the same lengths and sources, to go on with its prompts. `first_number` keeps prompts of several lines
     apart; `group_s` is how long the machine's mood lasts.
     """
-    line = Line(room, lengths, dict(wanted or {}))
+    line = line or Line(room, lengths, dict(wanted or {}))
     series = Series()
     began = looked = time.monotonic()
     sent_before = sender.background.sent if sender.background else 0
@@ -142,7 +144,12 @@ def _take(
         line.missed(step, hotter(source, rise))
     if rise["computed"] > answer.prompt_tokens - step.prompt.tokens and room.host is not None:
         sender.nudge()
-        sender.wait(SETTLE_S + step.prompt.tokens * (room.kv_bytes_per_token or 0) / STORE_BYTES_PER_S)
+        sender.wait(settle_s(room, step.prompt.tokens))
+
+
+def settle_s(room: Room, tokens: int) -> float:
+    """How long is waited for what a computed prompt leaves to be stored."""
+    return SETTLE_S + tokens * (room.kv_bytes_per_token or 0) / STORE_BYTES_PER_S if room.host is not None else 0.0
 
 
 def _give_up_the_fruitless(line: Line, series: Series) -> None:

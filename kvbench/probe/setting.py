@@ -28,8 +28,8 @@ class Options:
     """Prefix lengths; none: chosen from the engine's sizes."""
     interval: float = 0.1
     """Half width of the interval of each cost, as a share of the cost, that is enough."""
-    limit_s: float = 240.0
-    """For each series of probes (alone, under load), the start of the engine apart."""
+    limit_s: float = 210.0
+    """For each series of probes (alone, under load). With the embedded engine's start it is under five minutes."""
     background_per_s: float | None = None
     """Requests per second beside the probes, in a second series; None: there is only the one alone."""
     confidence: float = 0.95
@@ -90,14 +90,15 @@ def room_of(profile: Profile, effective: Effective) -> Room:
         unit=max(chunk, block),
         device=block * blocks,
         host=None if host is None or per_token is None else (effective.host_bytes or host.size) // per_token,
-        disk=profile.tiers.disk is not None,
+        disk="disk" in profile.tier_names,
         max_model_len=effective.max_model_len or block * blocks,
         kv_bytes_per_token=per_token,
     )
 
 
 def choose_lengths(room: Room, asked: tuple[int, ...]) -> tuple[int, ...]:
-    """Rising prefix lengths in whole units: those asked for, or the longest and its half, quarter and eighth.
+    """Rising prefix lengths in whole units: those asked for, or the longest, its half, quarter and eighth, and the
+    smallest that can be hit, since it is near there that good tiers break even.
 
     InputError when fewer than two are left.
     """
@@ -108,7 +109,7 @@ def choose_lengths(room: Room, asked: tuple[int, ...]) -> tuple[int, ...]:
                 f"--lengths: a prefix of {length} tokens does not fit; the longest that every tier can hold and "
                 f"give up again is {longest}"
             )
-    wanted = asked or tuple(longest // share for share in (8, 4, 2, 1))
+    wanted = asked or (room.unit, *(longest // share for share in (8, 4, 2, 1)))
     lengths = sorted({max(length // room.unit, 1) * room.unit for length in wanted})
     if len(lengths) < 2 or longest < 2 * room.unit:
         raise InputError(

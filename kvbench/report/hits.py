@@ -16,6 +16,11 @@ __all__ = ["hit_tables", "ledger_mismatch", "ledger_table", "source_table"]
 
 Ends = tuple[float, float] | None
 MICRO = 1e6
+HEEDED = {
+    False: "The server did not hold them out: the tier served them as it served the others, so nothing follows "
+    "from the difference. ",
+    None: "Whether the server did hold them out is not known. ",
+}
 
 
 def hit_tables(verdict: CandidateVerdict) -> tuple[TableView, ...]:
@@ -165,7 +170,7 @@ def _worth(worth: list[TierWorth]) -> TableView:
 def _break_even(row: TierWorth) -> str:
     if row.pays == "never":
         return "never"
-    if row.break_even_tokens is None:
+    if row.break_even_tokens is None or row.pays == "unknown":
         return MISSING
     ci = row.break_even_ci
     ends = "" if ci is None else f" [{max(ci[0], 0):,.0f}, {max(ci[1], 0):,.0f}]"
@@ -190,8 +195,8 @@ def _neighbours(found: Neighbours) -> TableView:
     return TableView(
         "Neighbours: requests without promotions",
         "While others were promoted, and while none was. Their own prompts' costs taken off, TTFT was "
-        f"{_signed(found.effect_s)}{_between(found.effect_ci)} later during promotions; when more is under way, "
-        "everything waits longer, so this is an upper bound of what the promotions did.",
+        f"{_signed(found.effect_s)}{_between(found.effect_ci)} later during promotions. That is what went along "
+        "with promotions, not what they caused: more of everything may be under way then.",
         ("", "During", "Quiet"),
         rows,
         right=1,
@@ -218,8 +223,6 @@ def _movement(hits: HitQuality) -> TableView:
         notes.append(
             f"A request that waited for a tier to answer waited {_seconds(hits.lookup_wait_s)} on average."
         )
-    if hits.preemptions is not None:
-        notes.append(f"Preemptions: {hits.preemptions:,.0f}.")
     return TableView(
         "What moved between the tiers", " ".join(notes), ("Way", "Amount", "Time", "Speed"), tuple(rows), right=1
     )
@@ -258,15 +261,17 @@ def _holdout(effects: list[Holdout]) -> TableView:
             f"{row.held:,}",
             _seconds(row.ttft_kept_s),
             _seconds(row.ttft_held_s),
-            f"{_signed(row.difference_s)}{_between(row.ci)}",
+            MISSING if row.heeded is False else f"{_signed(row.difference_s)}{_between(row.ci)}",
         )
         for row in effects
     )
     method = effects[0].method if effects else ""
+    heeded = HEEDED.get(effects[0].heeded, "") if effects else ""
     return TableView(
         "Held out of the secondary tier",
         "Mean TTFT of requests that were sent past the tier at random, on the same server at the same time, "
-        f"against the others; below zero the tier makes it shorter. {method[:1].upper()}{method[1:]}.",
+        "against the others; below zero the tier makes it shorter. What the tier does to both alike, such as reads "
+        f"that others wait behind, is not in it. {heeded}{method[:1].upper()}{method[1:]}.",
         ("Class", "With the tier", "Held out", "TTFT with it", "TTFT held out", "Difference"),
         rows,
         right=1,

@@ -105,12 +105,15 @@ def _decode(each: Document) -> str:
 
 
 def _even(tier: str, tokens: int | None, part: Document) -> str:
-    if tokens is None:
-        return f"{tier}: a hit is not faster than computing at any length that was probed"
     low, high = part["break_even_ci"][tier]
+    if tokens is None:
+        told = "a hit is slower than computing" if low is None else "hits and computing are not told apart"
+        return f"{tier}: {told} at the longest prefix that was probed"
     if high is not None and high <= part["smallest_hit_tokens"]:
         return f"{tier}: even the smallest hit, {tokens:,} tokens, is faster than computing"
-    ends = f"{low if low is not None else MISSING} to {high if high is not None else MISSING}"
+    if high is None:
+        return f"{tier}: a hit seems faster than computing from {tokens:,} tokens on, which is proven at no length"
+    ends = f"{low if low is not None else MISSING} to {high}"
     return f"{tier}: a hit is faster than computing from {tokens:,} tokens on ({ends})"
 
 

@@ -210,6 +210,11 @@ class Tiers(SpecModel):
     secondary: list[SecondaryTier] = Field(default_factory=list)
     """Further tiers behind the host, of vLLM alone: object stores, peers."""
 
+    @property
+    def behind_host(self) -> bool:
+        """Whether any tier stands behind the host, which a request can ask to be left out."""
+        return self.disk is not None or bool(self.secondary)
+
 
 class Profile(SpecFile):
     """One YAML file: an arm of a comparison."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -13,10 +14,11 @@ from kvbench.engine.emulated.virtual import simulate
 from kvbench.judge import hit_quality as hitting
 from kvbench.judge.case import build_case
 from kvbench.judge.evidence import Comparison, RoundPair
+from kvbench.judge.held_out import _effect, _Stratum
 from kvbench.judge.hit_quality import hit_quality
 from kvbench.judge.judge import judge
 from kvbench.judge.neighbours import neighbours
-from kvbench.judge.quality import HitQuality
+from kvbench.judge.quality import HitQuality, Holdout
 from kvbench.judge.verdict import CandidateVerdict, Outcome
 from kvbench.plan.cost_mix import METHOD
 from kvbench.record.tables import LEDGER
@@ -212,6 +214,26 @@ def test_a_tenth_held_out_shows_what_the_disk_is_worth() -> None:
     assert all_.difference_s == pytest.approx(all_.ttft_kept_s - all_.ttft_held_s)
 
 
+def test_with_a_few_held_out_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    """Given three rounds of sixty requests with a skewed TTFT, of which a random tenth or so is held out."""
+    draw, covered, told = np.random.default_rng(7), 0, 0
+    for _ in range(800):
+        strata: list[_Stratum] = []
+        effects: list[float] = []
+        for _round in range(3):
+            without = np.exp(draw.normal(-1.5, 1.0, 60))
+            held = draw.random(60) < 0.1
+            strata.append(_Stratum("long", without[held], 0.6 * without[~held]))
+            if held.sum() >= 2:
+                effects.append(float(np.mean(-0.4 * without)))
+        found = _effect("long", strata, 0.95)
+        if found is not None and found.ci is not None:
+            told += 1
+            covered += found.ci[0] <= float(np.mean(effects)) <= found.ci[1]
+    assert told > 700
+    assert 0.915 <= covered / told <= 0.985
+
+
 def test_without_a_secondary_tier_nothing_is_held_out() -> None:
     assert verdict(holdout=0.3, disk=False).holdout == []
     assert verdict().holdout == []
@@ -224,7 +246,43 @@ def test_held_out_requests_take_nothing_from_disk() -> None:
     assert rows[~rows["holdout"]]["disk"].sum() > 0
 
 
-def test_without_a_ledger_nothing_is_said() -> None:
+def holdout_with(change: Callable[[pd.DataFrame], pd.DataFrame], *, ledger: bool = True) -> Holdout:
+    """Of all requests, with the candidate's requests changed, and without their ledger when asked."""
+    whole = compared(holdout=0.3)
+    pairs = tuple(
+        RoundPair(
+            pair.index,
+            pair.baseline,
+            replace(
+                pair.candidate,
+                requests=change(pair.candidate.requests),
+                ledger=pair.candidate.ledger if ledger else pd.DataFrame(),
+            ),
+        )
+        for pair in whole.pairs
+    )
+    return judge(replace(whole, pairs=pairs)).holdout[0]
+
+
+def test_a_server_that_does_not_heed_the_wish_is_found_out() -> None:
+    """Given marks on other requests than those that were held out, then the tier served them as it served any."""
+
+    def moved(requests: pd.DataFrame) -> pd.DataFrame:
+        return requests.assign(holdout=np.roll(requests["holdout"].to_numpy(), 11))
+
+    assert verdict(holdout=0.3).holdout[0].heeded is True
+    assert holdout_with(lambda requests: requests).heeded is True
+    assert holdout_with(moved).heeded is False
+
+
+def test_without_a_ledger_fewer_cached_tokens_show_that_the_wish_was_heeded() -> None:
+    assert holdout_with(lambda requests: requests, ledger=False).heeded is True
+    silent = holdout_with(lambda requests: requests.assign(cached_tokens=np.nan), ledger=False)
+    assert silent.heeded is None
+    assert silent.difference_s == verdict(holdout=0.3).holdout[0].difference_s
+
+
+def test_without_a_ledger_what_the_engine_counts_is_said_and_nothing_of_single_requests() -> None:
     bare = compared()
     pairs = tuple(
         RoundPair(
@@ -235,9 +293,37 @@ def test_without_a_ledger_nothing_is_said() -> None:
         for pair in bare.pairs
     )
     found = judge(replace(bare, pairs=pairs))
-    assert found.hits is None
+    assert found.hits is not None
+    assert found.hits == HitQuality(
+        movement=quality().movement, lookup_wait_s=quality().lookup_wait_s, preemptions=quality().preemptions
+    )
+    assert {"host to device (load)", "disk to host (promotion)"} <= {row.way for row in found.hits.movement}
+    assert found.hits.preemptions is not None
     assert found.ledger == []
     assert found.verdict is verdict().verdict
+
+
+def test_without_a_ledger_and_without_counters_nothing_is_said() -> None:
+    bare = compared()
+    pairs = tuple(
+        RoundPair(
+            pair.index,
+            replace(pair.baseline, ledger=pd.DataFrame()),
+            replace(pair.candidate, ledger=pd.DataFrame(), metrics=pair.candidate.metrics.iloc[:0]),
+        )
+        for pair in bare.pairs
+    )
+    assert judge(replace(bare, pairs=pairs)).hits is None
+
+
+def test_whether_a_tier_pays_is_said_as_far_as_the_interval_tells() -> None:
+    """Given loads that cost about what computing costs, then it is not known; nor from a single round, of any."""
+    rows = {row.tier: row for row in quality(slow=64.0, disk=False).worth}
+    assert rows["host"].pays == "unknown"
+    once = replace(compared(), pairs=compared().pairs[:1])
+    found = hit_quality(build_case(once))
+    assert found is not None
+    assert {row.pays for row in found.worth} == {"unknown"}
 
 
 # neighbours, by hand

@@ -123,6 +123,27 @@ def test_a_break_even_that_the_check_moved_is_checked_where_it_is_then() -> None
     assert [check.agrees for check in result.checks if check.source == "disk"] == [True, True]
 
 
+def test_a_check_that_is_not_told_apart_goes_on_with_the_prompts_that_it_has_sent() -> None:
+    """What is to come from the disk is on its way there for half a minute, which a new line would begin anew."""
+    lines: list[tuple[int, int]] = []
+
+    def record(room: Room, lengths: Sequence[int], *_: Any, **how: Any) -> Series:
+        if how.get("wanted") is None:
+            return Series(samples())
+        assert list(lengths) == how["line"].lengths
+        assert how["line"].wanted == {"device": False, "host": True, "disk": True, "computed": True}
+        lines.append((id(how["line"]), how["first_number"]))
+        return Series([])
+
+    with mock.patch("kvbench.probe.command.record_series", record):
+        probe_and_check(
+            *(ROOM, (128, 896, 1920, 3968), Options(), mock.Mock(), mock.Mock(), print, "alone", 0, 5.0)
+        )
+    assert len(lines) == 2
+    assert len(set(lines)) == 1
+    assert lines[0][1] > 0, "apart from the numbers of the series"
+
+
 def test_without_intervals_the_lines_decide() -> None:
     few = [Point(p.source, p.prefix_tokens, 3, p.ttft_s, None) for p in points()]
     costs = costs_of(samples(), 0.95)

@@ -92,6 +92,17 @@ def test_a_hit_that_always_pays_pays_from_the_smallest_on() -> None:
     assert even.ci[1] is not None
 
 
+def test_a_break_even_is_proven_nowhere_where_either_of_the_lines_has_no_interval() -> None:
+    """Given computing that was seen in four groups of samples, which give a parabola no interval."""
+    tokens, seconds, groups = points(0.05, 1.1e-4, noise=0.02, seed=2, n=4)
+    curved = fit_cost(tokens, seconds, groups, curved=True)
+    assert curved is not None
+    assert curved.ci is None
+    straight = line(0.15, 1e-5)
+    for hit, computed in ((straight, curved), (curved, straight)):
+        assert break_even(hit, computed, smallest=128, longest=4096).ci == (128, None), "anything may be"
+
+
 def test_a_hit_that_never_pays_has_no_break_even() -> None:
     even = break_even(line(0.05, 1e-3), line(0.05, 1e-4, seed=2), smallest=128, longest=4096)
     assert even.tokens is None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, OrderedDict
+from pathlib import Path
 
 import pytest
 
+from kvbench.engine.base import Effective
 from kvbench.errors import InputError
 from kvbench.probe.line import Line
-from kvbench.probe.setting import Room, choose_lengths
+from kvbench.probe.setting import Room, choose_lengths, room_of
+from kvbench.spec.profile import Profile
+from tests.plan.test_geometry import PLAIN
 
 UNIT = 128
 
@@ -122,7 +127,8 @@ def test_lengths_are_whole_units_and_fit_every_tier() -> None:
     lengths = choose_lengths(room, ())
     assert lengths[-1] == 8064
     assert all(length % UNIT == 0 for length in lengths)
-    assert len(lengths) == 4
+    assert lengths[0] == UNIT, "near there good tiers break even"
+    assert len(lengths) == 5
     assert choose_lengths(room, (1000, 2000)) == (896, 1920)
 
 
@@ -130,3 +136,15 @@ def test_lengths_are_whole_units_and_fit_every_tier() -> None:
 def test_lengths_that_cannot_give_a_cost_are_refused(asked: tuple[int, ...]) -> None:
     with pytest.raises(InputError):
         choose_lengths(a_room(), asked)
+
+
+@pytest.mark.parametrize(("type_", "disk"), [("obj", True), ("p2p", False)])
+def test_what_an_object_store_gives_back_counts_as_from_the_disk(tmp_path: Path, type_: str, disk: bool) -> None:
+    """As engines count it; what peers give is from elsewhere."""
+    (tmp_path / "config.json").write_text(json.dumps(PLAIN))
+    keys = {"bucket": "kv", "endpoint_override": "http://127.0.0.1:9000"} if type_ == "obj" else {}
+    tiers = {"device": {"blocks": 20}, "host": {"size": "64MiB"}, "secondary": [{"type": type_, **keys}]}
+    engine = {"kind": "vllm", "version": "0.32.0", "command": ["vllm", "serve"], "model": str(tmp_path)}
+    profile = Profile.model_validate({"name": "p", "engine": engine, "tiers": tiers})
+    effective = Effective("0.32.0", "tiny", 4096, UNIT, 20, None, True, 64 * 2**20, None)
+    assert room_of(profile, effective).sources == ("device", "host", *(["disk"] if disk else []), "computed")

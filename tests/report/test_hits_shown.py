@@ -126,6 +126,43 @@ def test_every_figure_has_its_unit_and_its_interval(told: ReportData) -> None:
     assert tables["Held out of the secondary tier"][0][-1] == "−500 ms [−700 ms, −300 ms]"
 
 
+@pytest.mark.parametrize(
+    ("heeded", "words", "difference"),
+    [
+        (True, "", "−500 ms [−700 ms, −300 ms]"),
+        (None, "Whether the server did hold them out is not known.", "−500 ms [−700 ms, −300 ms]"),
+        (False, "The server did not hold them out: ", "–"),
+    ],
+)
+def test_a_difference_is_the_tiers_only_where_requests_were_held_out(
+    told: ReportData, heeded: bool | None, words: str, difference: str
+) -> None:
+    verdict = told.verdict.model_copy(update={"holdout": [HOLDOUT.model_copy(update={"heeded": heeded})]})
+    (table,) = [
+        table
+        for table in view(replace(told, verdict=verdict)).candidates[0].hits
+        if table.heading == "Held out of the secondary tier"
+    ]
+    assert table.rows[0][-1] == difference
+    assert words in table.note
+    assert ("server did" in table.note) is bool(words)
+
+
+@pytest.mark.parametrize(("pays", "shown"), [("yes", "212 tokens [0, 400]"), ("unknown", "–"), ("never", "never")])
+def test_from_where_on_a_tier_pays_is_said_only_where_it_is_known_to_pay(
+    told: ReportData, pays: str, shown: str
+) -> None:
+    disk = HITS.worth[1].model_copy(update={"pays": pays})
+    verdict = told.verdict.model_copy(update={"hits": HITS.model_copy(update={"worth": [disk]})})
+    assert cells(replace(told, verdict=verdict))["What promotions were worth"][0][5] == shown
+
+
+def test_what_went_along_with_promotions_is_not_said_to_be_caused_by_them(told: ReportData) -> None:
+    notes = {table.heading: table.note for table in view(told).candidates[0].hits}
+    assert "not what they caused" in notes["Neighbours: requests without promotions"]
+    assert "by the fitted costs" in notes["What promotions were worth"]
+
+
 def test_a_tier_that_lost_is_said_in_words_in_every_format(told: ReportData) -> None:
     sentence = "romotions from host lost 12.5 s over 40 requests, 97.5 % of which waited longer"
     assert sentence in render_markdown(told)
