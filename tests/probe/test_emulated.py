@@ -58,9 +58,9 @@ def a_profile(folder: Path, inject: str = "{}") -> Path:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `probe.json` holds after twelve seconds, most of which are waits."""
+    """What `probe.json` holds after eighteen seconds, most of which are waits."""
     folder = tmp_path_factory.mktemp("probe")
-    options = Options(limit_s=12.0, interval=1e-6, confidence=0.999)
+    options = Options(limit_s=18.0, interval=1e-6, confidence=0.999)
     document, directory = probe_profile(
         load_profile(a_profile(folder)), options, folder / "out", lambda line: None, group_s=0.25
     )

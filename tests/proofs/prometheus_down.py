@@ -1,9 +1,9 @@
 """A gate's watch outlives a Prometheus that is down for a minute: `python -m tests.proofs.prometheus_down`.
 
-Two emulated servers under load, one real Prometheus: killed once a watch of thirteen minutes has begun, and started
-again on its data a minute later (`--watch`, `--down`: seconds). With the 6 s that its discovery of targets takes that
-is less than the tenth which a gate forgives; of eleven minutes it is more, and INCONCLUSIVE with the gap as the
-reason. The tests do the same with six seconds of eighty.
+Two emulated servers under load, one real Prometheus: killed once a watch of thirteen minutes has begun, and
+started again on its data a minute later (`--watch`, `--down`: seconds). With the 6 s that finding its targets takes
+that is less than the tenth which a gate forgives; of eleven minutes it is more, and INCONCLUSIVE for the gap. The
+tests do the same with six seconds of eighty.
 Exits with 1 unless the healthy canary may stay, the outage is outlived, and the gap is said.
 """
 
