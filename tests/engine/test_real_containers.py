@@ -17,9 +17,8 @@ import pytest
 from kvbench.compare.preflight import check_host
 from kvbench.doctor.installed import find_engine
 from kvbench.engine import launched
-from kvbench.engine.base import Launch
 from kvbench.engine.containers import hard_limit, may_raise_limits
-from kvbench.engine.launch import plan_disk_directory, plan_launch
+from kvbench.engine.launch import plan_launch
 from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.leases import read_lease, sweep, write_lease
 from kvbench.engine.processes import Process, identify
@@ -28,30 +27,14 @@ from kvbench.errors import EngineError, InputError
 from kvbench.observe.host import snapshot
 from kvbench.spec.profile import Profile
 from tests.engine.real_containers import ENGINE, PYTHON, Runtime, a_profile, found_or_skip
+from tests.engine.test_containers import a_launch, started, with_engine
 from tests.engine.test_keeper import gone, nothing_left, wait_for
-
-
-def with_engine(**settings: str) -> dict[str, str]:
-    return {f"STAND_IN_{key}": value for key, value in settings.items()}
 
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "no-cache"))
-
-
-def a_launch(tmp_path: Path) -> Launch:
-    directory = tmp_path / "launch"
-    directory.mkdir(exist_ok=True)
-    return Launch(directory, directory / "engine-1.log", plan_disk_directory(tmp_path / "kv", "arm-1"), "arm-1")
-
-
-def started(profile: Profile, tmp_path: Path, engines: list[LaunchedEngine]) -> VllmEngine:
-    engine = VllmEngine(profile, a_launch(tmp_path))
-    engines.append(engine)
-    engine.start(lambda _: None)
-    return engine
 
 
 def the_log(tmp_path: Path) -> str:
