@@ -160,13 +160,18 @@ class Keeper:
             self._unwritten = True
 
     def _stop(self) -> None:
-        """End every descendant: as their subreaper this process is the parent of any that lost its own."""
+        """End every descendant: as their subreaper this process is the parent of any that lost its own.
+
+        A container's client is told alone: podman's monitor, which waits for the container's end, would end before
+        it told the client of that, were it told too.
+        """
         self._note_shm()
+        client = None if self._lease.container is None else self._lease.engine
 
         def left() -> list[Process]:
             return [Process(stat.pid, stat.start) for stat in descendants(os.getpid())]
 
-        survivors = end_processes(left, self._order.grace_s, while_waiting=lambda: self._turn(0.02))
+        survivors = end_processes(left, self._order.grace_s, first=client, while_waiting=lambda: self._turn(0.02))
         self._reap()
         self._drain()
         self._finish(survivors)

@@ -43,19 +43,24 @@ def _pause() -> None:
 
 
 def end_processes(
-    find: Callable[[], list[Process]], grace_s: float, *, while_waiting: Callable[[], None] = _pause
+    find: Callable[[], list[Process]],
+    grace_s: float,
+    *,
+    first: Process | None = None,
+    while_waiting: Callable[[], None] = _pause,
 ) -> list[Process]:
     """SIGTERM to all that `find` returns, SIGKILL after the grace time; returns those that did not go.
 
-    `find` is asked again until it returns none, so that children born meanwhile are ended too.
+    `find` is asked again until it returns none, so that children born meanwhile are ended too. While `first` runs,
+    it alone is told: it hands the signal on.
     """
     told: set[Process] = set()
     deadline = time.monotonic() + grace_s
     while (left := find()) and time.monotonic() < deadline:
-        for process in set(left) - told:
+        for process in ({first} if first is not None and first in left else set(left)) - told:
             send_signal(process, signal.SIGTERM)
             send_signal(process, signal.SIGCONT)  # a stopped process would not see SIGTERM
-        told.update(left)
+            told.add(process)
         while_waiting()
     deadline = time.monotonic() + KILL_S
     while (left := find()) and time.monotonic() < deadline:
