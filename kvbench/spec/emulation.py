@@ -99,10 +99,11 @@ class Share(SpecModel):
 
 
 class Held(SpecModel):
-    """A share of the requests that get their first token later."""
+    """A share of the requests that get their first token later, from so many requests on."""
 
     share: Share_
     by: PositiveSeconds
+    after: Requests = 0
 
 
 class Stalls(SpecModel):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -30,21 +32,28 @@ from tests.load.server import (
 )
 
 
+@contextmanager
+def standing_still(server: ScriptedServer, for_s: float, *, after: int) -> Iterator[None]:
+    """Once so many requests have come, the server answers nobody for a while."""
+
+    def stand_still() -> None:
+        while len(server.requests) < after:
+            time.sleep(0.005)
+        server.gate.clear()
+        time.sleep(for_s)
+        server.gate.set()
+
+    standing = threading.Thread(target=stand_still, daemon=True)
+    standing.start()
+    yield
+    standing.join()
+
+
 def test_the_schedule_is_kept_while_the_server_stands_still_and_lateness_counts(tmp_path: Path) -> None:
     planned = schedule(*(request(i, i * 0.05) for i in range(20)), for_s=1.0)
 
-    def stand_still(server: ScriptedServer) -> None:
-        while len(server.requests) < 9:
-            time.sleep(0.005)
-        server.gate.clear()
-        time.sleep(0.8)
-        server.gate.set()
-
-    with ScriptedServer(Normal()) as server:
-        stalling = threading.Thread(target=stand_still, args=(server,))
-        stalling.start()
+    with ScriptedServer(Normal()) as server, standing_still(server, 0.8, after=9):
         played = play(planned, server.url, tmp_path)
-        stalling.join()
     rows = played.requests
     assert (rows["status"] == "ok").all()
     arrived = sorted(sent.at - played.zero for sent in server.requests)
@@ -64,20 +73,11 @@ def test_p99_shows_a_stall_of_five_seconds_in_full_and_counted_from_the_actual_s
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
 
-    def stand_still(server: ScriptedServer) -> None:
-        while len(server.requests) < count // 6:
-            time.sleep(0.005)
-        server.gate.clear()
-        time.sleep(stall_s)
-        server.gate.set()
-
     planned = schedule(*(request(i, i * gap_s) for i in range(count)), for_s=count * gap_s)
-    with ScriptedServer(scripted.until_close, tls=context) as server:
-        stalling = threading.Thread(target=stand_still, args=(server,))
-        stalling.start()
-        trusting = ssl.create_default_context(cafile=str(cert))
+    trusting = ssl.create_default_context(cafile=str(cert))
+    slow = ScriptedServer(scripted.until_close, tls=context)
+    with slow as server, standing_still(server, stall_s, after=count // 6):
         played = play(planned, server.url, tmp_path, tls=trusting)
-        stalling.join()
     rows = played.requests
     assert (rows["status"] == "ok").all()
     recorded = arm_round("base", 1, rows, played.tokens, load={})
@@ -95,9 +95,7 @@ def test_a_stall_hides_where_a_client_waits_for_answers_before_it_sends_and_coun
     def ttft(planned: Schedule, out: Path) -> pd.DataFrame:
         """The server stands still for a while in the middle of the round."""
         out.mkdir()
-        with ScriptedServer(Normal()) as server:
-            threading.Timer(1.0, server.gate.clear).start()
-            threading.Timer(1.0 + stall_s, server.gate.set).start()
+        with ScriptedServer(Normal()) as server, standing_still(server, stall_s, after=50):
             rows = play(planned, server.url, out).requests
         return rows[rows["status"] == "ok"]
 

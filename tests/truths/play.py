@@ -26,8 +26,10 @@ DEARER = 1.5
 """Computing, so that what a hit saves stands out from a busy machine's noise of milliseconds."""
 ROUND_S = 3.0
 ROUNDS = 3
+FILLING = 27
+"""Requests that fill the tiers before a round, one after the other: none of them is held."""
 AFTER = 45
-"""Requests from a launch on, the 27 that fill the tiers included, before something happens."""
+"""Requests from a launch on, those that fill the tiers included, before something happens."""
 TIMES = ("by", "every", "down")
 """Settings of injections that are seconds."""
 HELD_S = 2.0
@@ -115,7 +117,7 @@ def _profile(name: str, tiers: Sequence[str], inject: Mapping[str, object], fold
     if inject:
         content["engine"]["inject"] = {key: _faster(value) for key, value in inject.items()}
     if "slower_tail" in inject:
-        content["engine"]["inject"]["slower_tail"]["by"] = HELD_S
+        content["engine"]["inject"]["slower_tail"] |= {"by": HELD_S, "after": FILLING}
     if "disk" in content["tiers"]:
         content["tiers"]["disk"]["path"] = str(folder / "kv" / name)
     return content

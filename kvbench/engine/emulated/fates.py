@@ -52,10 +52,11 @@ class Fates:
         half = max(1, output_tokens // 2)
         dropped = i.dropped_streams is not None and chosen(i.dropped_streams.share, number, 2)
         short = i.short_outputs is not None and output_tokens > half and chosen(i.short_outputs.share, number, 3)
-        held = i.slower_tail is not None and chosen(i.slower_tail.share, number, 4)
+        tail = i.slower_tail
+        held = tail is not None and number >= tail.after and chosen(tail.share, number, 4)
         more = i.miscounted_prompts.share if i.miscounted_prompts is not None else 0.0
         return Fate(
-            held_s=i.slower_tail.by if held and i.slower_tail is not None else 0.0,
+            held_s=tail.by if tail is not None and held else 0.0,
             output_tokens=half if dropped or short else output_tokens,
             dropped=dropped,
             short=short and not dropped,

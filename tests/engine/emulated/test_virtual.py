@@ -9,11 +9,12 @@ import pytest
 
 from kvbench.engine.emulated.counters import canonical_series
 from kvbench.engine.emulated.exposition import exposition
+from kvbench.engine.emulated.fates import Fates
 from kvbench.engine.emulated.sizes import sizes_of
 from kvbench.engine.emulated.virtual import SimulatedRound, simulate
 from kvbench.observe.canonical import canonical, identity_breaks, parse_engine
 from kvbench.record.tables import HOST, METRICS, REQUESTS, TOKENS
-from kvbench.spec.emulation import Noise
+from kvbench.spec.emulation import Injections, Noise
 from tests.engine.emulated.build import a_core, a_profile, a_request, a_schedule, play
 
 LONG_ANSWERS = {
@@ -149,6 +150,13 @@ def test_a_share_of_the_requests_fails(inject: dict, status: str, cause: str) ->
     failed = requests[requests["status"] == status]
     assert len(failed) == pytest.approx(0.1 * len(requests), abs=1)
     assert failed["error"].str.startswith(cause).all()
+
+
+def test_a_slower_tail_may_begin_later() -> None:
+    fates = Fates(Injections.model_validate({"slower_tail": {"share": 0.5, "by": 2.0, "after": 20}}))
+    held = [number for number in range(40) if fates.of(number, 100, 10).held_s == 2.0]
+    assert len(held) == 10
+    assert min(held) >= 20
 
 
 def test_a_slower_tail_moves_the_tail_and_not_the_median() -> None:
