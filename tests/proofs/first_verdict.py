@@ -36,6 +36,7 @@ from kvbench.record.atomic import write_text
 from kvbench.spec.loading import load_rules
 from kvbench.spec.rules import Rules
 from tests.proofs.embedded import Stopped, runs_in, see_to_its_end
+from tests.proofs.telling import say
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARTS = ("demo", "busy", "copy", "bad")
@@ -225,10 +226,6 @@ def parts(demos: int, asked: Sequence[str] = PARTS) -> list[Part]:
 
 
 # -- running --------------------------------------------------------------------------------------------------
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 def state_of_the_code() -> str:

@@ -43,6 +43,7 @@ from tests.proofs.gpu_engines import (
     why_no_trtllm,
     why_no_vllm,
 )
+from tests.proofs.telling import say
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "verified.md"
 LIMIT_S = 600.0
@@ -78,10 +79,6 @@ class Line(NamedTuple):
     holds: bool | None
     """None: it was not run."""
     text: str
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 def gpus() -> list[str]:

@@ -21,19 +21,11 @@ from typing import Any
 import yaml
 
 from kvbench.engine.environment import install, kvbench_home
+from tests.proofs.telling import checked, say
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOST = {"size": "48MiB", "via": "lmcache"}
 """A third of the demo's documents; the other two thirds are in files."""
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def checked(name: str, holds: bool, seen: object) -> bool:
-    say(f"{'holds' if holds else 'FAILS'}  {name}: {seen}")
-    return holds
 
 
 def profile(folder: Path, name: str, **host: object) -> Path:

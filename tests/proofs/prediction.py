@@ -31,6 +31,7 @@ from kvbench.plan.probe_file import read_probe
 from kvbench.report.prediction import prediction_tables
 from kvbench.spec.quantity import show_seconds
 from kvbench.workload.traces.reading import read_trace
+from tests.proofs.telling import say
 
 SHARED = Path(os.environ.get("KVBENCH_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 TRACE = SHARED / "traces" / "gen_zipf_sessions_dev.jsonl"
@@ -73,10 +74,6 @@ WORKLOAD: dict[str, Any] = {
     "prime": "each_prefix_once",
 }
 """Documents that fit neither the device nor the host, chats that stay on the device, and prompts without reuse."""
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 @dataclass(frozen=True)

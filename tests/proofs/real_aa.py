@@ -37,6 +37,7 @@ from kvbench.record.manifest import Manifest
 from kvbench.record.run_directory import RunDirectory
 from kvbench.spec.rules import Rules
 from tests.proofs.embedded import Stopped, runs_in, see_to_its_end
+from tests.proofs.telling import say
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "real-aa.md"
 COMPARISONS = 20
@@ -111,10 +112,6 @@ class Judged(NamedTuple):
     @property
     def breaches(self) -> list[str]:
         return [rule.rule for rule in self.verdict.rules if rule.kind == "guardrail" and rule.status == "fail"]
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 def arm_of(number: int) -> str:

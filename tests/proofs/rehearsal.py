@@ -36,6 +36,7 @@ from kvbench.engine.ports import free_port
 from kvbench.engine.vllm_engine import VllmEngine
 from kvbench.interrupts import stop_on_signals
 from kvbench.spec.profile import Profile
+from tests.proofs.telling import checked
 
 DEVICE_BLOCKS, BLOCK_BYTES = 48, 262_144
 PREFIX_TOKENS, PREFIXES, SUFFIX_TOKENS, OUTPUT_TOKENS = 1536, 12, 64, 8
@@ -69,11 +70,6 @@ SHORT = Times(20.0, 3.0, 25.0, 25.0)
 
 def say(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-
-
-def checked(name: str, holds: bool, seen: object) -> bool:
-    say(f"{'holds' if holds else 'FAILS'}  {name}: {seen}")
-    return holds
 
 
 def profile(port: int, *, tiered: bool) -> dict[str, object]:

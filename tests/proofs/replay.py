@@ -27,6 +27,7 @@ from kvbench.workload.schedule import Schedule
 from kvbench.workload.storage import read_schedule
 from kvbench.workload.traces.reading import read_trace
 from tests.proofs.embedded import ARM, host_and_disk, recorded
+from tests.proofs.telling import say
 
 SHARED = Path(os.environ.get("KVBENCH_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 REQUESTS = 300
@@ -57,10 +58,6 @@ class Played:
     counted: dict[str, float]
     failed: int
     unsent: int
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 def traces() -> list[Path]:

@@ -23,6 +23,7 @@ from kvbench.engine.base import Endpoint, Launch
 from kvbench.engine.environment import install
 from kvbench.engine.vllm_engine import VllmEngine
 from kvbench.spec.profile import Profile
+from tests.proofs.telling import checked, say
 
 PROFILE = {
     "name": "smollm2",
@@ -49,15 +50,6 @@ PASSAGE = (
 MAX_PERPLEXITY = 25.0
 """Transformers in float32 reads the passage with 14.9; with the halves of the rotary pairs in either wrong order,
 the fault that a conversion from GGUF invites, with 51 and 83."""
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def checked(name: str, holds: bool, seen: object) -> bool:
-    say(f"{'holds' if holds else 'FAILS'}  {name}: {seen}")
-    return holds
 
 
 def the_files_are_complete() -> bool:

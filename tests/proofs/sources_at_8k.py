@@ -24,6 +24,7 @@ from kvbench.judge.quality import LedgerTotals, SourceTtft
 from kvbench.judge.sources import SOURCES
 from kvbench.record.run_directory import RunDirectory
 from tests.proofs.embedded import host_and_disk, recorded
+from tests.proofs.telling import checked, say
 
 DOCUMENT_TOKENS = 8192
 DOCUMENTS = 7
@@ -55,10 +56,6 @@ A closed loop: how fast a machine computes 8k tokens must not decide how long hi
 """
 
 
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
 def measured(folder: Path, seconds: float, at_once: int) -> dict[str, object]:
     """What `kvbench run --json` tells. Blocks hold 128 tokens in 256 KiB: a document takes 65 with its suffix."""
     profile = host_and_disk(
@@ -73,11 +70,6 @@ def most_at_once(run: RunDirectory) -> int:
     requests = pd.read_parquet(next(run.path.glob("arms/*/round-1/requests.parquet")))
     sent, ended = (np.sort(requests[name].dropna().to_numpy()) for name in ("sent_s", "ended_s"))
     return int(np.max(np.arange(1, len(sent) + 1) - np.searchsorted(ended, sent, side="right")))
-
-
-def checked(name: str, holds: bool, seen: object) -> bool:
-    say(f"{'holds' if holds else 'FAILS'}  {name}: {seen}")
-    return holds
 
 
 def ledger_agrees(totals: LedgerTotals, most_points: float) -> bool:
