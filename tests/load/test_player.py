@@ -33,12 +33,18 @@ from tests.load.server import (
 
 
 @contextmanager
-def standing_still(server: ScriptedServer, for_s: float, *, after: int) -> Iterator[None]:
-    """Once so many requests have come, the server answers nobody for a while."""
+def standing_still(server: ScriptedServer, for_s: float, *, after: int, idle: bool = False) -> Iterator[None]:
+    """Once so many requests have come, the server answers nobody for a while.
+
+    `idle`: from a moment on in which nobody waits for an answer, of a server that answers once on a connection.
+    """
+
+    def somebody_waits() -> bool:
+        return server.running > 0 or server.accepted > len(server.requests)
 
     def stand_still() -> None:
-        while len(server.requests) < after:
-            time.sleep(0.005)
+        while len(server.requests) < after or (idle and somebody_waits()):
+            time.sleep(0.002)
         server.gate.clear()
         time.sleep(for_s)
         server.gate.set()
@@ -76,7 +82,7 @@ def test_p99_shows_a_stall_of_five_seconds_in_full_and_counted_from_the_actual_s
     planned = schedule(*(request(i, i * gap_s) for i in range(count)), for_s=count * gap_s)
     trusting = ssl.create_default_context(cafile=str(cert))
     slow = ScriptedServer(scripted.until_close, tls=context)
-    with slow as server, standing_still(server, stall_s, after=count // 6):
+    with slow as server, standing_still(server, stall_s, after=count // 6, idle=True):
         played = play(planned, server.url, tmp_path, tls=trusting)
     rows = played.requests
     assert (rows["status"] == "ok").all()

@@ -25,7 +25,8 @@ SPEED = 8.0
 DEARER = 1.5
 """Computing, so that what a hit saves stands out from a busy machine's noise of milliseconds."""
 ROUND_S = 3.0
-ROUNDS = 3
+ROUNDS = 4
+"""One more than carries an interval: so a single round that a busy machine spoilt does not hide a clear truth."""
 FILLING = 27
 """Requests that fill the tiers before a round, one after the other: none of them is held."""
 AFTER = 45
