@@ -171,12 +171,19 @@ def emulated(name: str, folder: Path, port: int, tiers: dict[str, object], **mor
     file = folder / f"{name}.json"
     file.write_text(json.dumps({"profile": profile, "label": name}))
     argv = [sys.executable, "-m", "kvbench.engine.emulated.server", "--config", str(file), "--port", str(port)]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with process(*argv):
+        yield
+
+
+@contextmanager
+def process(*argv: str | Path, cwd: Path | None = None) -> Iterator[None]:
+    """A server that is killed in the end; what it says is not kept."""
+    child = subprocess.Popen(list(map(str, argv)), cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
     finally:
-        process.kill()
-        process.wait()
+        child.kill()
+        child.wait()
 
 
 @contextmanager

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from tests.standin.server import stand_in
 
 WORKLOAD = """\
 name: quick
@@ -50,3 +54,17 @@ def write(folder: Path, **files: str) -> dict[str, Path]:
         paths[name] = folder / f"{name}.yaml"
         paths[name].write_text(content, encoding="utf-8")
     return paths
+
+
+@contextmanager
+def two_stand_ins(folder: Path) -> Iterator[list[str | Path]]:
+    """Arguments that compare two servers by a short workload; the servers go on running until the end."""
+    with stand_in() as (one, _), stand_in() as (other, _):
+        files = write(
+            folder,
+            base=attached_profile("base", one),
+            other=attached_profile("other", other),
+            workload=WORKLOAD.replace("1s", "500ms").replace("2s", "1s"),
+            rules=RULES.replace("max: 5%", "max: 20%"),
+        )
+        yield [files["base"], files["other"], "-w", files["workload"], "-r", files["rules"]]

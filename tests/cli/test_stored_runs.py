@@ -12,7 +12,7 @@ import pytest
 
 from kvbench.ledger.account import EVIDENCE
 from kvbench.record.run_directory import RunDirectory
-from tests.cli.files import RULES, WORKLOAD, attached_profile, write
+from tests.cli.files import WORKLOAD, attached_profile, two_stand_ins, write
 from tests.cli.invoke import Answer, kvbench_here
 from tests.standin.server import stand_in
 
@@ -21,18 +21,8 @@ from tests.standin.server import stand_in
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run of one round each, against servers that go on running."""
     folder = tmp_path_factory.mktemp("a folder")
-    with stand_in() as (one, _), stand_in() as (other, _):
-        files = write(
-            folder,
-            base=attached_profile("base", one),
-            other=attached_profile("other", other),
-            workload=WORKLOAD.replace("1s", "500ms").replace("2s", "1s"),
-            rules=RULES.replace("max: 5%", "max: 20%"),
-        )
-        answer = kvbench_here(
-            "compare", files["base"], files["other"], "-w", files["workload"], "-r", files["rules"], "-n", "1",
-            "--out", folder / "results",
-        )  # fmt: skip
+    with two_stand_ins(folder) as arguments:
+        answer = kvbench_here("compare", *arguments, "-n", "1", "--out", folder / "results")
         assert answer.code in (1, 3), answer.text
         (run,) = (folder / "results").iterdir()
         yield run

@@ -7,7 +7,6 @@ NO_GO, runs its hook, which changes nothing, and says that the tier is still on 
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ import httpx
 from kvbench.dashboards.budgets import Budgets
 from kvbench.dashboards.generate import rules
 from kvbench.engine.ports import free_port
-from tests.canary.field import Track, driven, emulated, tokens, wait_for_answer
+from tests.canary.field import Track, driven, emulated, process, tokens, wait_for_answer
 from tests.canary.prometheus_tools import node_exporter, running
 from tests.dashboards.asking import Asker
 from tests.dashboards.made_up import made_up
@@ -83,21 +82,11 @@ def _target(port: int, **labels: str) -> str:
 
 
 @contextmanager
-def _process(*argv: str | Path, cwd: Path | None = None) -> Iterator[None]:
-    process = subprocess.Popen(list(map(str, argv)), cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
 def _host() -> Iterator[int]:
     """node_exporter on a port; it tells of `/dev/shm` only when it is asked to, as dashboards/README.md says."""
     port = free_port()
     shown = "^/(proc|sys|run/credentials/.+|var/lib/docker/.+)($|/)"
-    with _process(
+    with process(
         node_exporter(),
         f"--web.listen-address=127.0.0.1:{port}",
         f"--collector.filesystem.mount-points-exclude={shown}",
@@ -146,7 +135,7 @@ def watched_host(folder: Path) -> Iterator[Asker]:
         (folder / "canary-profile.yaml").write_text(PROFILE.format(port=engines["canary"]))
         argv = [sys.executable, "-m", "kvbench", "gate", "canary.yaml", "--for", WATCH, "--every", "1s"]
         stack.enter_context(
-            _process(*argv, "--serve", f"127.0.0.1:{gate_port}", "--state", folder / "state", cwd=folder)
+            process(*argv, "--serve", f"127.0.0.1:{gate_port}", "--state", folder / "state", cwd=folder)
         )
         ask.wait_for("kvbench_gate_rollback_after_seconds", 90)
         yield ask

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import httpx
 import pytest
@@ -31,6 +32,12 @@ from tests.engine.test_keeper import gone, nothing_left, wait_for
 
 STAND_IN = Path(__file__).with_name("container_stand_in.py")
 ENGINE = Path(__file__).with_name("stand_in.py")
+
+
+class Containers(Protocol):
+    """docker or podman, real or not."""
+
+    def names(self) -> list[str]: ...
 
 
 class Runtime:
@@ -114,16 +121,20 @@ def test_a_started_container_answers_is_seen_and_leaves_nothing(
     assert nothing_left(tmp_path)
 
 
-def test_an_engine_in_a_container_that_ignores_sigterm_is_killed(
-    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(VllmEngine, "grace_s", 0.3)
-    engine = started(a_profile(env=with_engine(IGNORE_TERM="1")), tmp_path, engines)
+def stops_and_leaves_nothing(engine: VllmEngine, runtime: Containers, tmp_path: Path) -> None:
     pids = engine.state().pids
     engine.stop()
     assert runtime.names() == []
     assert all(gone(pid) for pid in pids)
     assert nothing_left(tmp_path)
+
+
+def test_an_engine_in_a_container_that_ignores_sigterm_is_killed(
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(VllmEngine, "grace_s", 0.3)
+    engine = started(a_profile(env=with_engine(IGNORE_TERM="1")), tmp_path, engines)
+    stops_and_leaves_nothing(engine, runtime, tmp_path)
 
 
 def test_a_client_that_is_killed_takes_no_container_out_of_kvbenchs_hands(

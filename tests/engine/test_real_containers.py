@@ -27,7 +27,7 @@ from kvbench.errors import EngineError, InputError
 from kvbench.observe.host import snapshot
 from kvbench.spec.profile import Profile
 from tests.engine.real_containers import ENGINE, PYTHON, Runtime, a_profile, found_or_skip
-from tests.engine.test_containers import a_launch, started, with_engine
+from tests.engine.test_containers import a_launch, started, stops_and_leaves_nothing, with_engine
 from tests.engine.test_keeper import gone, nothing_left, wait_for
 
 
@@ -137,11 +137,7 @@ def test_an_engine_that_ignores_sigterm_is_killed(
 ) -> None:
     monkeypatch.setattr(VllmEngine, "grace_s", 0.3)
     engine = started(a_profile(real, env=with_engine(IGNORE_TERM="1")), tmp_path, engines)
-    pids = engine.state().pids
-    engine.stop()
-    assert real.names() == []
-    assert all(gone(pid) for pid in pids)
-    assert nothing_left(tmp_path)
+    stops_and_leaves_nothing(engine, real, tmp_path)
 
 
 def test_an_engine_that_dies_in_its_container_says_why(

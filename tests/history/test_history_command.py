@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from kvbench.history.store import read
-from tests.cli.files import RULES, WORKLOAD, attached_profile, write
+from tests.cli.files import two_stand_ins
 from tests.cli.invoke import kvbench_here
 from tests.history.build import Recorded, leave_run, record
-from tests.standin.server import stand_in
 
 NOISE = np.exp(np.random.default_rng(2).normal(0, 0.02, 30))
 
@@ -31,18 +30,8 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_a_comparison_is_recorded_once_also_when_it_is_recorded_again(tmp_path: Path) -> None:
-    with stand_in() as (one, _), stand_in() as (other, _):
-        files = write(
-            tmp_path,
-            base=attached_profile("base", one),
-            other=attached_profile("other", other),
-            workload=WORKLOAD.replace("1s", "500ms").replace("2s", "1s"),
-            rules=RULES.replace("max: 5%", "max: 20%"),
-        )
-        answer = kvbench_here(
-            "compare", files["base"], files["other"], "-w", files["workload"], "-r", files["rules"], "-n", "1",
-            "--out", tmp_path / "results", "--record", "--json",
-        )  # fmt: skip
+    with two_stand_ins(tmp_path) as arguments:
+        answer = kvbench_here("compare", *arguments, "-n", "1", "--out", tmp_path / "results", "--record", "--json")
         verdict = json.loads(answer.out)
         assert answer.code == verdict["exit_code"], answer.text
         (run,) = (path for path in (tmp_path / "results").iterdir() if path.name != "history")
