@@ -55,7 +55,7 @@ def short(rng: random.Random, number: int) -> list[int]:
 
 
 def at_times_long(rng: random.Random, number: int) -> list[int]:
-    """16 % take 0.11 s to compute: less than the 30 % that a rollback rule on p85 takes, more than the 10 % of a p90.
+    """16 % take 0.11 s to compute: more than the 10 % of a p90, less than the 30 % of a `sustained` rule on a p85.
 
     At ten a second no other waits for more than 0.1 s behind them, but for those that a busy machine holds up: of
     these there may be as many again.
