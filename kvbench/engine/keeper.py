@@ -162,8 +162,8 @@ class Keeper:
     def _stop(self) -> None:
         """End every descendant: as their subreaper this process is the parent of any that lost its own.
 
-        A container's client is told alone: podman's monitor, which waits for the container's end, would end before
-        it told the client of that, were it told too.
+        A container's client is told alone and hands it on: podman's monitor, told too, would be gone before it had
+        said how the container ended, for which the client waits.
         """
         self._note_shm()
         client = None if self._lease.container is None else self._lease.engine

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from kvbench.judge.columns import Bools, Floats, Ids
 
 __all__ = ["conversations", "design_effect"]
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
-
-def conversations(sessions: Sequence[Floats]) -> Ints:
+def conversations(sessions: Sequence[Floats]) -> Ids:
     """A number for each request, equal for those of one session; `sessions` has an array for each round, NaN for
     requests that belong to none."""
-    numbers: list[Ints] = []
+    numbers: list[Ids] = []
     so_far = 0
     for of_round in sessions:
         alone = np.isnan(of_round)
@@ -31,7 +28,7 @@ def conversations(sessions: Sequence[Floats]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *numbers])
 
 
-def design_effect(failed: Bools, groups: Ints) -> float:
+def design_effect(failed: Bools, groups: Ids) -> float:
     """By how much the variance of the share of failures exceeds that of as many independent requests; at least 1.
 
     The linearized variance of a share over clusters (Kish, Survey Sampling, 1965, chapter 6). Exactly 1 where no

@@ -173,7 +173,7 @@ def probe_and_check(
     for _ in range(CHECKS):
         sides = result.sides(room)
         beside = sorted({tokens for tier in sides.values() for tokens in tier.values()})
-        if not beside or all(each.agrees is not None for each in result.checks_at(sides, options.confidence)):
+        if not beside or result.is_checked(sides, options.confidence):
             break
         progress(f"probing {where}: checking the break-even at {', '.join(map(str, beside))} tokens")
         checked_lengths = sorted({*beside, _pusher(result, lengths, room)})
@@ -194,8 +194,9 @@ def probe_and_check(
             group_s=group_s,
         )
         result.check_samples += checked.samples
+        for tier, each in sides.items():
+            result.checked.setdefault(tier, set()).update(each.values())
         result.break_even = break_evens(result.costs, points_of(result.samples, options.confidence), room)
-    result.checks = result.checks_at(result.sides(room), options.confidence)
     return result
 
 

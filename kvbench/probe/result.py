@@ -49,11 +49,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Check:
-    """A run at a length just below or just above the break-even: which is cheaper there, a hit or computing?"""
+    """Runs at a length just below or just above the break-even: which is cheaper there, a hit or computing?"""
 
     source: str
     side: str
-    """`below` or `above`."""
+    """`below` or `above`: where the length lies of the break-even as it is known in the end."""
     prefix_tokens: int
     difference_s: float | None
     """Median TTFT of hits minus that of computed prompts, of those that ran for the check."""
@@ -69,8 +69,9 @@ class Result:
     series: Series
     costs: dict[str, CostLine]
     break_even: dict[str, BreakEven]
-    checks: list[Check] = field(default_factory=list)
     check_samples: list[Sample] = field(default_factory=list)
+    checked: dict[str, set[int]] = field(default_factory=dict)
+    """Tier → the lengths that were run to check its break-even."""
 
     @property
     def samples(self) -> list[Sample]:
@@ -82,9 +83,19 @@ class Result:
         longest = int(self.costs["computed"].longest) if "computed" in self.costs else 0
         return {tier: check_lengths(even, room, longest) for tier, even in self.break_even.items()}
 
-    def checks_at(self, sides: Mapping[str, Mapping[str, int]], confidence: float) -> list[Check]:
-        """What the checks say there. The series does not count: from it the break-even was made."""
-        return checks_of(sides, self.check_samples, confidence)
+    def checks(self, confidence: float) -> list[Check]:
+        """What the checks say at every length that they ran at; a break-even that they have moved may lie on its
+        other side. The series does not count: from it the break-even was made."""
+        lengths = {
+            tier: {tokens: _side(tokens, self.break_even[tier]) for tokens in sorted(run)}
+            for tier, run in self.checked.items()
+        }
+        return checks_of(lengths, self.check_samples, confidence)
+
+    def is_checked(self, sides: Mapping[str, Mapping[str, int]], confidence: float) -> bool:
+        """Whether on each of these sides some check tells which is cheaper."""
+        told = {(check.source, check.side) for check in self.checks(confidence) if check.agrees is not None}
+        return all((tier, side) in told for tier, lengths in sides.items() for side in lengths)
 
 
 def points_of(samples: Sequence[Sample], confidence: float = 0.95) -> list[Point]:
@@ -165,17 +176,21 @@ def check_lengths(even: BreakEven, room: Room, longest: int) -> dict[str, int]:
     return sides
 
 
+def _side(tokens: int, even: BreakEven) -> str:
+    return "below" if even.tokens is None or tokens < even.tokens else "above"
+
+
 def checks_of(
-    sides: Mapping[str, Mapping[str, int]], samples: Sequence[Sample], confidence: float = 0.95
+    lengths: Mapping[str, Mapping[int, str]], samples: Sequence[Sample], confidence: float = 0.95
 ) -> list[Check]:
-    """`sides`: by tier, the lengths beside its break-even. By medians, as the break-even is: one hiccup of the
-    machine moves no median."""
+    """`lengths`: by tier, those beside its break-even, each with its side. By medians, as the break-even is: one
+    hiccup of the machine moves no median."""
     points = points_of(samples, confidence)
     medians = {(point.source, point.prefix_tokens): point.ttft_s for point in points}
     found = []
-    for tier, lengths in sides.items():
+    for tier, sides in lengths.items():
         gaps = _gaps(points, tier)
-        for side, tokens in lengths.items():
+        for tokens, side in sides.items():
             hit_s, computed_s = medians.get((tier, tokens)), medians.get(("computed", tokens))
             difference_s = None if hit_s is None or computed_s is None else hit_s - computed_s
             ci = gaps[tokens][1:] if tokens in gaps else None
@@ -210,7 +225,7 @@ def document(result: Result, room: Room, options: Options) -> dict[str, Any]:
         },
         "break_even_tokens": {tier: even.tokens for tier, even in result.break_even.items()},
         "break_even_ci": {tier: even.ci for tier, even in result.break_even.items()},
-        "checks": [vars(check) for check in result.checks],
+        "checks": [vars(check) for check in result.checks(options.confidence)],
         "smallest_hit_tokens": room.unit,
         "confidence": options.confidence,
         "interval_reached": result.series.reached,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvbench.plan.costs import BreakEven
 from kvbench.probe.command import probe_and_check
 from kvbench.probe.result import Point, Result, break_evens, check_lengths, checks_of
 from kvbench.probe.series import Sample, Series, costs_of
@@ -59,36 +60,45 @@ def test_what_lies_below_the_shortest_measured_length_is_not_proven() -> None:
 
 
 def test_runs_on_both_sides_of_it_confirm_it() -> None:
-    (below,) = checks_of({"disk": {"below": 128}}, samples())
+    (below,) = checks_of({"disk": {128: "below"}}, samples())
     assert below.agrees
-    (above,) = checks_of({"disk": {"above": 896}}, samples())
+    (above,) = checks_of({"disk": {896: "above"}}, samples())
     assert above.agrees
 
 
 def test_a_check_of_a_few_runs_has_a_difference_and_no_interval() -> None:
     few = [sample for sample in samples() if sample.group < 5]
-    (below,) = checks_of({"disk": {"below": 128}}, few)
+    (below,) = checks_of({"disk": {128: "below"}}, few)
     assert below.difference_s == pytest.approx(1.9e-3, abs=1e-3)
     assert (below.ci, below.agrees) == (None, None)
 
 
 def test_one_hiccup_of_the_machine_moves_no_check() -> None:
     slow = [Sample("computed", 128, 0.9, 31)]
-    (below,) = checks_of({"disk": {"below": 128}}, [*samples(), *slow])
+    (below,) = checks_of({"disk": {128: "below"}}, [*samples(), *slow])
     assert below.agrees
 
 
 def test_a_length_that_no_check_ran_at_is_not_told() -> None:
-    (side,) = checks_of({"disk": {"above": 256}}, samples())
+    (side,) = checks_of({"disk": {256: "above"}}, samples())
     assert (side.difference_s, side.agrees) == (None, None)
 
 
 def test_what_made_the_break_even_does_not_confirm_it() -> None:
     costs = costs_of(samples(), 0.95)
     result = Result(Series(samples()), costs, break_evens(costs, points(), ROOM))
-    sides = result.sides(ROOM)
-    assert sides["disk"] == {"below": 128, "above": 256}
-    assert {check.agrees for check in result.checks_at(sides, 0.95)} == {None}
+    assert result.sides(ROOM)["disk"] == {"below": 128, "above": 256}
+    result.checked = {"disk": {128, 256}}
+    assert [(check.side, check.agrees) for check in result.checks(0.95)] == [("below", None), ("above", None)]
+    assert not result.is_checked(result.sides(ROOM), 0.95)
+
+
+def test_a_check_still_tells_when_the_interval_of_the_break_even_has_moved_past_it() -> None:
+    result = Result(Series(samples()), costs_of(samples(), 0.95), {"disk": BreakEven(400, (100, 1000))}, samples())
+    result.checked = {"disk": {128, 896}}
+    assert result.sides(ROOM)["disk"] == {"above": 1024}
+    assert [(check.side, check.agrees) for check in result.checks(0.95)] == [("below", True), ("above", True)]
+    assert result.is_checked(result.sides(ROOM), 0.95)
 
 
 def test_a_break_even_that_the_check_moved_is_checked_where_it_is_then() -> None:
@@ -120,7 +130,11 @@ def test_a_break_even_that_the_check_moved_is_checked_where_it_is_then() -> None
     assert 128 in asked[0]
     assert 256 not in asked[0]
     assert {128, 256} <= set(asked[1])
-    assert [check.agrees for check in result.checks if check.source == "disk"] == [True, True]
+    found = [check for check in result.checks(0.95) if check.source == "disk"]
+    assert [(check.side, check.prefix_tokens, check.agrees) for check in found] == [
+        ("below", 128, True),
+        ("above", 256, True),
+    ]
 
 
 def test_a_check_that_is_not_told_apart_goes_on_with_the_prompts_that_it_has_sent() -> None:
