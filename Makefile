@@ -16,7 +16,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   measure speed and judge it where a figure is asked for (never part of the tests)"
 	@echo "make calibrate  measure the error rates of verdicts on emulated rounds and print the table (at most 30 minutes)"
-	@echo "make verify  longer proofs (hours): the coverage of judge/, spec/ and workload/, the demo and shipped comparisons, smollm2, replayed traces, LMCache, emulated and predicted against real, TTFT by source at 8k, a fuzz of metrics, two-hour watches, a minute without Prometheus, a rollback rehearsed, an arm against itself, the mutation score of judge/"
+	@echo "make verify  longer proofs (hours): the coverage of judge/, spec/ and workload/, the demo and shipped comparisons, smollm2, replayed traces, LMCache, emulated and predicted against real, TTFT by source at 8k, a break-even from both sides, a fuzz of metrics, two-hour watches, a minute without Prometheus, a rollback rehearsed, an arm against itself, the mutation score of judge/"
 	@echo "make gpu-check  run the GPU profiles for real where there is a GPU (at most 10 minutes), and append to docs/verified.md"
 	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
 
@@ -62,6 +62,7 @@ verify: $(DEV)
 	@$(BIN)/python -m tests.proofs.lmcache
 	@$(BIN)/python -m tests.proofs.prediction
 	@$(BIN)/python -m tests.proofs.sources_at_8k
+	@$(BIN)/python -m tests.proofs.break_even
 	@$(BIN)/python -m tests.proofs.fuzz_exposition
 	@$(BIN)/python -m tests.proofs.gate_watches
 	@$(BIN)/python -m tests.proofs.prometheus_down
