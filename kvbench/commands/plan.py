@@ -46,6 +46,10 @@ def plan(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Requests of a trace.", show_default="5000")
     ] = None,
+    rounds: Annotated[
+        int,
+        typer.Option("--rounds", "-n", min=1, max=100, help="Rounds of a workload that are predicted together."),
+    ] = 3,
     sweep: Annotated[
         str | None,
         typer.Option("--sweep", metavar="host=FROM..TO", help="Sizes of the host tier.", show_default="usual"),
@@ -92,6 +96,7 @@ def plan(
         limit,
         block_tokens,
         BadLines(bad_lines),
+        rounds,
     )
     document = whole_plan(traffic, arm, wished)
     if out is not None:

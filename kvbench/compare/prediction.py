@@ -130,7 +130,7 @@ def _planned_now(experiment: Experiment, probe: Path) -> Predicted:
     plans: dict[str, dict[str, object]] = {}
     for arm in arms:
         name = f"plan-{arm.asked.name}.json"
-        plans[name] = plan_arm(experiment.workload, arm, capacities)
+        plans[name] = plan_arm(experiment.workload, arm, capacities, experiment.rules.rounds.min)
         file = parse_plan(probe, plans[name])
         records.append(_record(arm.asked, file, file.plan.prediction, name))
     return Predicted(tuple(records), plans)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -45,29 +45,44 @@ class Traffic:
     """Tokens that one id stands for; None: the file says, or it follows from the lengths."""
     bad: BadLines = field(default_factory=BadLines)
     """How many lines may be left out because they cannot be read, and which were."""
+    rounds: int = 1
+    """Of a workload: the rounds of a comparison draw requests of their own, and so many of them are predicted."""
 
 
 def whole_plan(traffic: Traffic, arm: PlannedArm, sweep: Sweep | None) -> dict[str, object]:
     """The document, and whom it was made for. InputError: see `planned_schedule`."""
     schedule, left_out = planned_schedule(traffic, arm)
-    document = make_plan(schedule, arm, sweep, left_out=left_out)
+    document = make_plan(schedule, arm, sweep, left_out=left_out, further=_further(traffic, arm))
     workload = traffic.workload if traffic.trace is None else None
     skipped = {} if traffic.trace is None else {"skipped_lines": traffic.bad.document()}
     return document | skipped | {"made_for": made_for(arm.asked, workload).model_dump()}
 
 
-def plan_arm(workload: Workload, arm: PlannedArm, capacities: Mapping[str, int]) -> dict[str, object]:
-    """Of one arm what a comparison needs: no sizes are swept. `capacities` in tokens by tier size its pools."""
-    schedule, left_out = planned_schedule(Traffic(workload), arm, capacities)
-    asked = predict(schedule, arm.profile, arm.emulation, arm.token_bytes)
+def plan_arm(
+    workload: Workload, arm: PlannedArm, capacities: Mapping[str, int], rounds: int = 1
+) -> dict[str, object]:
+    """Of one arm what a comparison of so many rounds needs: no sizes are swept. `capacities` in tokens by tier size
+    its pools."""
+    traffic = Traffic(workload, rounds=rounds)
+    schedule, left_out = planned_schedule(traffic, arm, capacities)
+    asked = _predicted([schedule, *_further(traffic, arm, capacities)], arm, arm.profile)
     document = _head(schedule, arm, left_out) | {"prediction": asked.document()}
     return document | {"made_for": made_for(arm.asked, workload).model_dump()}
 
 
+def _further(traffic: Traffic, arm: PlannedArm, capacities: Mapping[str, int] | None = None) -> list[Schedule]:
+    """What rounds after the first send. A recorded trace is the same in each."""
+    workload = traffic.workload
+    if traffic.trace is not None or workload is None or workload.arrivals.trace is not None:
+        return []
+    return [planned_schedule(traffic, arm, capacities, index)[0] for index in range(2, traffic.rounds + 1)]
+
+
 def planned_schedule(
-    traffic: Traffic, arm: PlannedArm, capacities: Mapping[str, int] | None = None
+    traffic: Traffic, arm: PlannedArm, capacities: Mapping[str, int] | None = None, index: int = 1
 ) -> tuple[Schedule, int]:
-    """What is sent, and how many requests of a trace are left out because the engine would refuse their length.
+    """What is sent in a round, and how many requests of a trace are left out because the engine would refuse their
+    length.
 
     `capacities` in tokens by tier take the place of the arm's own. InputError when a prompt does not fit the
     device, or the trace cannot be read.
@@ -81,7 +96,7 @@ def planned_schedule(
     if traffic.trace is None:
         schedule = build_schedule(
             workload,
-            1,
+            index,
             block_tokens=arm.block_tokens,
             capacities_tokens=holding,
             max_model_len=longest_taken,
@@ -147,13 +162,22 @@ def _of_trace(traffic: Traffic) -> Workload:
     )
 
 
-def make_plan(schedule: Schedule, arm: PlannedArm, sweep: Sweep | None, *, left_out: int = 0) -> dict[str, object]:
-    """The document. Everything but `prediction` and `device_only` is the serial replay's."""
+def make_plan(
+    schedule: Schedule,
+    arm: PlannedArm,
+    sweep: Sweep | None,
+    *,
+    left_out: int = 0,
+    further: Sequence[Schedule] = (),
+) -> dict[str, object]:
+    """The document. `prediction` and `device_only` are of the schedules of `further` rounds as well, all else
+    is the serial replay's."""
     points = host_sweep(schedule, arm, sweep or usual_sweep(arm))
     base = points[0] if points[0].size_bytes == 0 else host_sweep(schedule, arm, Sweep("host", (0,)))[0]
     bend = knee([base, *points])
-    asked = predict(schedule, arm.profile, arm.emulation, arm.token_bytes)
-    alone = asked if arm.profile.tiers.host is None else _predicted(schedule, arm, arm.without_tiers())
+    every = [schedule, *further]
+    asked = _predicted(every, arm, arm.profile)
+    alone = asked if arm.profile.tiers.host is None else _predicted(every, arm, arm.without_tiers())
     written = written_bytes(schedule, arm)
     costs = arm.costs.costs
     rate = costs.load_block and arm.block_bytes / costs.load_block
@@ -200,8 +224,8 @@ def _head(schedule: Schedule, arm: PlannedArm, left_out: int) -> dict[str, objec
     }
 
 
-def _predicted(schedule: Schedule, arm: PlannedArm, profile: Profile) -> Prediction:
-    return predict(schedule, profile, arm.emulation, arm.token_bytes)
+def _predicted(schedules: Sequence[Schedule], arm: PlannedArm, profile: Profile) -> Prediction:
+    return predict(schedules, profile, arm.emulation, arm.token_bytes)
 
 
 def _recommended(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,6 +41,8 @@ class Prediction:
     """Mean over the measured time."""
     promoted_peak_bytes_per_s: float
     """In the busiest ten seconds."""
+    rounds: int = 1
+    """Schedules that were played, each from an empty start."""
 
     @property
     def shares(self) -> dict[str, float | None]:
@@ -53,14 +57,50 @@ class Prediction:
             "shares": self.shares,
             "ttft_s": self.ttft,
             "itl_s": self.itl,
+            "rounds": self.rounds,
             "requests": self.requests,
             "failed": self.failed,
             "promotion_bytes_per_s": {"mean": self.promoted_bytes_per_s, "peak": self.promoted_peak_bytes_per_s},
         }
 
 
-def predict(schedule: Schedule, profile: Profile, emulation: Emulation, token_bytes: int) -> Prediction:
-    """Play the schedule once, from an empty start."""
+class _Played(NamedTuple):
+    """Measured requests of one schedule."""
+
+    split: NDArray[np.float64]
+    """Tokens of each answered one by source."""
+    source: NDArray[np.str_]
+    ttft: NDArray[np.float64]
+    gaps: NDArray[np.float64]
+    gap_source: NDArray[np.str_]
+    requests: int
+    measured_s: float
+    peak_tokens_per_s: float
+
+
+def predict(schedules: Sequence[Schedule], profile: Profile, emulation: Emulation, token_bytes: int) -> Prediction:
+    """Play each schedule once, from an empty start, as the rounds of a comparison are; all requests together."""
+    rounds = [_play(schedule, profile, emulation) for schedule in schedules]
+    split = np.concatenate([each.split for each in rounds])
+    source = np.concatenate([each.source for each in rounds])
+    ttft = np.concatenate([each.ttft for each in rounds])
+    gaps = np.concatenate([each.gaps for each in rounds])
+    gap_source = np.concatenate([each.gap_source for each in rounds])
+    requests = sum(each.requests for each in rounds)
+    promoted_per_s = float(split[:, 1:3].sum()) / sum(each.measured_s for each in rounds)
+    return Prediction(
+        tokens={name: int(split[:, place].sum()) for place, name in enumerate(SOURCES)},
+        ttft=_by_source(ttft, source),
+        itl=_by_source(gaps, gap_source),
+        failed=requests - len(ttft),
+        requests=requests,
+        promoted_bytes_per_s=promoted_per_s * token_bytes,
+        promoted_peak_bytes_per_s=max(each.peak_tokens_per_s for each in rounds) * token_bytes,
+        rounds=len(rounds),
+    )
+
+
+def _play(schedule: Schedule, profile: Profile, emulation: Emulation) -> _Played:
     played = simulate(schedule, profile, emulation=emulation, label="plan", scrape_every_s=60.0)
     requests: pd.DataFrame = played.requests.to_pandas()
     ledger: pd.DataFrame = played.ledger.to_pandas()
@@ -69,18 +109,17 @@ def predict(schedule: Schedule, profile: Profile, emulation: Emulation, token_by
     answered = rows[(rows["status"] != "error") & rows["first_token_s"].notna()]
     split = answered[list(SOURCES)].fillna(0).to_numpy(np.float64)
     source = main_source(split, answered["prompt_tokens_planned"].to_numpy(np.float64))
-    ttft = (answered["first_token_s"] - answered["intended_s"]).to_numpy(np.float64)
+    first_s = answered["first_token_s"].to_numpy(np.float64)
     gaps, gap_source = _gaps(played.tokens.to_pandas(), dict(zip(answered["id"], source, strict=True)))
-    promoted = split[:, 1] + split[:, 2]
-    measured_s = sum(phase.end_s - phase.start_s for phase in schedule.phases if phase.measured)
-    return Prediction(
-        tokens={name: int(split[:, place].sum()) for place, name in enumerate(SOURCES)},
-        ttft=_by_source(ttft, source),
-        itl=_by_source(gaps, gap_source),
-        failed=len(rows) - len(answered),
+    return _Played(
+        split=split,
+        source=source,
+        ttft=first_s - answered["intended_s"].to_numpy(np.float64),
+        gaps=gaps,
+        gap_source=gap_source,
         requests=len(rows),
-        promoted_bytes_per_s=float(promoted.sum()) * token_bytes / measured_s,
-        promoted_peak_bytes_per_s=_peak(answered["first_token_s"].to_numpy(np.float64), promoted) * token_bytes,
+        measured_s=sum(phase.end_s - phase.start_s for phase in schedule.phases if phase.measured),
+        peak_tokens_per_s=_peak(first_s, split[:, 1] + split[:, 2]),
     )
 
 

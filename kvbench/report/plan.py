@@ -49,7 +49,9 @@ def _shares(document: Document) -> Sheet:
         (words, *(share(document[key]["shares"][source]) for source in SOURCES))
         for key, words in (("device_only", "device only"), ("prediction", "as in the profile"))
     )
-    return Sheet("Predicted sources of prompt tokens", ("arm", *SOURCES), rows, words=1)
+    rounds = document["prediction"]["rounds"]
+    title = "Predicted sources of prompt tokens" + (f", {rounds} rounds together" if rounds > 1 else "")
+    return Sheet(title, ("arm", *SOURCES), rows, words=1)
 
 
 def _latency(document: Document) -> Sheet:

@@ -31,7 +31,7 @@ def foretold() -> Comparison:
     predictions, sides = [], []
     for arm in arms:
         assert arm.engine.emulation is not None
-        played = predict(schedule, arm, arm.engine.emulation, 2048)
+        played = predict([schedule], arm, arm.engine.emulation, 2048)
         medians = {source: ttft["p50"] for source, ttft in played.ttft.items()}
         predictions.append(Prediction(arm.name, "the same core", played.shares, medians))
         sides.append(simulate(schedule, arm, label="plan").arm_round(arm.name, 1))

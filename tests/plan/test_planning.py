@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.errors import InputError
+from kvbench.judge.sources import SOURCES
 from kvbench.plan.break_even import break_even_rows, break_even_tokens
 from kvbench.plan.budget import Memory, memory_budget
 from kvbench.plan.engine_costs import assumed_costs, probed_costs
 from kvbench.plan.named_model import named_model
 from kvbench.plan.planned_arm import PlannedArm, planned_arm
-from kvbench.plan.planning import Traffic, make_plan, planned_schedule
+from kvbench.plan.planning import Traffic, make_plan, planned_schedule, whole_plan
 from kvbench.plan.probe_file import read_probe
 from kvbench.plan.setting import PATH_BYTES_PER_S, Wishes, make_setting
 from kvbench.plan.sweep import SweepPoint, knee, parse_sweep
@@ -182,6 +183,26 @@ def test_a_probe_takes_the_place_of_assumptions(tmp_path: Path, curve: bool) -> 
     assert costs.read_block == pytest.approx(2e-5 * BLOCK, rel=1e-3)
     assert costs.transfer == pytest.approx(0.002, rel=1e-2)
     assert costs.lookup == pytest.approx(0.005, rel=1e-2)
+
+
+def test_rounds_are_predicted_each_with_its_own_requests_and_told_together() -> None:
+    """Rounds of a comparison draw requests of their own, so what tiers serve differs from round to round."""
+    arm, traffic = arm_of(profile(host=96)), Traffic(workload(), rounds=3)
+    each = [make_plan(planned_schedule(traffic, arm, None, index)[0], arm, None) for index in (1, 2, 3)]
+    found = whole_plan(traffic, arm, None)
+    for name in ("prediction", "device_only"):
+        told = [document[name] for document in each]
+        assert len({document["tokens"]["device"] for document in told}) > 1
+        assert found[name]["rounds"] == 3
+        assert found[name]["requests"] == sum(document["requests"] for document in told)
+        assert found[name]["tokens"] == {
+            source: sum(document["tokens"][source] for document in told) for source in SOURCES
+        }
+        assert found[name]["ttft_s"]["all"]["n"] == sum(document["ttft_s"]["all"]["n"] for document in told)
+        medians = sorted(document["ttft_s"]["all"]["p50"] for document in told)
+        assert medians[0] <= found[name]["ttft_s"]["all"]["p50"] <= medians[-1]
+    peaks = [document["prediction"]["promotion_bytes_per_s"]["peak"] for document in each]
+    assert found["prediction"]["promotion_bytes_per_s"]["peak"] == max(peaks)
 
 
 def test_a_probe_predicts_the_ttft_that_it_measured(tmp_path: Path) -> None:

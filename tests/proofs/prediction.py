@@ -69,11 +69,16 @@ WORKLOAD: dict[str, Any] = {
             "suffix_tokens": 64,
             "output_tokens": 8,
         },
-        "fresh": {"weight": 0.2, "suffix_tokens": {"uniform": [512, 1536]}, "output_tokens": 8},
+        "fresh": {"weight": 0.2, "suffix_tokens": {"uniform": [1664, 2560]}, "output_tokens": 8},
     },
     "prime": "each_prefix_once",
 }
-"""Documents that fit neither the device nor the host, chats that stay on the device, and prompts without reuse."""
+"""Documents that fit neither the device nor the host, chats that stay on the device, and prompts without reuse.
+
+These are as long as documents: with prompts of half that length, a third of what the baseline computes, its median
+lay in the gap between the two kinds, where 8 % of the requests move it by a third (seen on 2026-11-30: 194 ms
+foretold, 147 measured, although either kind took what was foretold of it).
+"""
 
 
 @dataclass(frozen=True)
@@ -148,8 +153,9 @@ def held(case: Case, folder: Path, probe: Path, contention: float) -> dict[str, 
     }
     rules.write_text(yaml.safe_dump(asked), encoding="utf-8")
     say(f"{case.name}: planning, then comparing")
-    kvbench("plan", "--workload", workload, "--profile", TIERED, "--probe", probe, "--out", plan)
-    options = ("--workload", workload, "--rules", rules, "--plan", plan, "--rounds", str(ROUNDS), "--out", out)
+    of_all = ("--rounds", str(ROUNDS))
+    kvbench("plan", "--workload", workload, "--profile", TIERED, "--probe", probe, "--out", plan, *of_all)
+    options = ("--workload", workload, "--rules", rules, "--plan", plan, *of_all, "--out", out)
     return kvbench("compare", BASELINE, TIERED, *options, codes=codes)
 
 
