@@ -21,6 +21,8 @@ EXAMPLES = (
     "kvbench plan budget --model ./Llama-3.1-8B-Instruct --gpu 80GiB"
 )
 
+ROUNDS = 3
+"""Of a workload; as many as a comparison has at least, unless its rules say otherwise."""
 _MOST_TOKENS = 1_000_000_000
 
 plan_app = typer.Typer(
@@ -47,9 +49,15 @@ def plan(
         int | None, typer.Option("--limit", min=1, help="Requests of a trace.", show_default="5000")
     ] = None,
     rounds: Annotated[
-        int,
-        typer.Option("--rounds", "-n", min=1, max=100, help="Rounds of a workload that are predicted together."),
-    ] = 3,
+        int | None,
+        typer.Option(
+            *("--rounds", "-n"),
+            min=1,
+            max=100,
+            help="Rounds of a workload that are predicted together.",
+            show_default=str(ROUNDS),
+        ),
+    ] = None,
     sweep: Annotated[
         str | None,
         typer.Option("--sweep", metavar="host=FROM..TO", help="Sizes of the host tier.", show_default="usual"),
@@ -77,6 +85,8 @@ def plan(
             "a plan needs a profile and either a trace or a workload",
             do="kvbench plan --profile PROFILE --workload WORKLOAD, or --trace TRACE",
         )
+    if trace is not None and rounds is not None:
+        raise InputError("--rounds: a trace is the same in every round", do="leave it out, or name a workload")
     from kvbench.plan.planned_arm import planned_arm
     from kvbench.plan.planning import Traffic, whole_plan
     from kvbench.plan.probe_file import read_probe
@@ -96,7 +106,7 @@ def plan(
         limit,
         block_tokens,
         BadLines(bad_lines),
-        rounds,
+        rounds or ROUNDS,
     )
     document = whole_plan(traffic, arm, wished)
     if out is not None:

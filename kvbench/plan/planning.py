@@ -71,9 +71,11 @@ def plan_arm(
 
 
 def _further(traffic: Traffic, arm: PlannedArm, capacities: Mapping[str, int] | None = None) -> list[Schedule]:
-    """What rounds after the first send. A recorded trace is the same in each."""
+    """What rounds after the first send. A recorded trace is the same in each, but for who is held out."""
     workload = traffic.workload
-    if traffic.trace is not None or workload is None or workload.arrivals.trace is not None:
+    if traffic.trace is not None or workload is None:
+        return []
+    if workload.arrivals.trace is not None and not workload.tier_holdout:
         return []
     return [planned_schedule(traffic, arm, capacities, index)[0] for index in range(2, traffic.rounds + 1)]
 
@@ -130,7 +132,7 @@ def _taken(schedule: Schedule, longest: int | None) -> tuple[Schedule, int]:
             refused.add(request.id)
         if request.id not in refused:
             kept.append(request)
-    if not kept:
+    if schedule.requests and not kept:
         raise InputError(f"every request is longer than the engine takes, {longest:,} tokens")
     return replace(schedule, requests=tuple(kept)), len(schedule.requests) - len(kept)
 

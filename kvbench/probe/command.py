@@ -195,7 +195,8 @@ def probe_and_check(
         )
         result.check_samples += checked.samples
         for tier, each in sides.items():
-            result.checked.setdefault(tier, set()).update(each.values())
+            for side, tokens in each.items():
+                result.checked.setdefault(tier, {}).setdefault(tokens, side)
         result.break_even = break_evens(result.costs, points_of(result.samples, options.confidence), room)
     return result
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,9 @@ class Check:
     """Median TTFT of hits minus that of computed prompts, of those that ran for the check."""
     ci: tuple[float, float] | None
     agrees: bool | None
-    """With the break-even; None: the interval does not tell."""
+    """With the break-even; None: the interval does not tell, or nothing was run there."""
+    moved: bool = False
+    """The break-even lay on the other side of it before these runs, so that they are no confirmation."""
 
 
 @dataclass
@@ -70,8 +72,8 @@ class Result:
     costs: dict[str, CostLine]
     break_even: dict[str, BreakEven]
     check_samples: list[Sample] = field(default_factory=list)
-    checked: dict[str, set[int]] = field(default_factory=dict)
-    """Tier → the lengths that were run to check its break-even."""
+    checked: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Tier → the lengths that were run to check its break-even, and on which side of it each lay by then."""
 
     @property
     def samples(self) -> list[Sample]:
@@ -83,19 +85,26 @@ class Result:
         longest = int(self.costs["computed"].longest) if "computed" in self.costs else 0
         return {tier: check_lengths(even, room, longest) for tier, even in self.break_even.items()}
 
-    def checks(self, confidence: float) -> list[Check]:
-        """What the checks say at every length that they ran at; a break-even that they have moved may lie on its
-        other side. The series does not count: from it the break-even was made."""
-        lengths = {
-            tier: {tokens: _side(tokens, self.break_even[tier]) for tokens in sorted(run)}
-            for tier, run in self.checked.items()
-        }
-        return checks_of(lengths, self.check_samples, confidence)
+    def checks(self, room: Room, confidence: float) -> list[Check]:
+        """What the checks say at every length that they ran at, and on which side of the break-even, as it is now,
+        none ran. The series does not count: from it the break-even was made."""
+        beside = self.sides(room)
+        lengths: dict[str, dict[int, str]] = {}
+        for tier, even in self.break_even.items():
+            lengths[tier] = {tokens: _side(tokens, even) for tokens in self.checked.get(tier, ())}
+            run = set(lengths[tier].values())
+            lengths[tier] |= {tokens: side for side, tokens in beside[tier].items() if side not in run}
+        return [
+            replace(
+                check, moved=self.checked.get(check.source, {}).get(check.prefix_tokens, check.side) != check.side
+            )
+            for check in checks_of(lengths, self.check_samples, confidence)
+        ]
 
     def is_checked(self, sides: Mapping[str, Mapping[str, int]], confidence: float) -> bool:
-        """Whether on each of these sides some check tells which is cheaper."""
-        told = {(check.source, check.side) for check in self.checks(confidence) if check.agrees is not None}
-        return all((tier, side) in told for tier, lengths in sides.items() for side in lengths)
+        """Whether at each of these lengths the checks tell which is cheaper."""
+        lengths = {tier: {tokens: side for side, tokens in beside.items()} for tier, beside in sides.items()}
+        return all(check.agrees is not None for check in checks_of(lengths, self.check_samples, confidence))
 
 
 def points_of(samples: Sequence[Sample], confidence: float = 0.95) -> list[Point]:
@@ -190,7 +199,7 @@ def checks_of(
     found = []
     for tier, sides in lengths.items():
         gaps = _gaps(points, tier)
-        for tokens, side in sides.items():
+        for tokens, side in sorted(sides.items()):
             hit_s, computed_s = medians.get((tier, tokens)), medians.get(("computed", tokens))
             difference_s = None if hit_s is None or computed_s is None else hit_s - computed_s
             ci = gaps[tokens][1:] if tokens in gaps else None
@@ -225,7 +234,7 @@ def document(result: Result, room: Room, options: Options) -> dict[str, Any]:
         },
         "break_even_tokens": {tier: even.tokens for tier, even in result.break_even.items()},
         "break_even_ci": {tier: even.ci for tier, even in result.break_even.items()},
-        "checks": [vars(check) for check in result.checks(options.confidence)],
+        "checks": [vars(check) for check in result.checks(room, options.confidence)],
         "smallest_hit_tokens": room.unit,
         "confidence": options.confidence,
         "interval_reached": result.series.reached,

@@ -24,7 +24,7 @@ def show_plan(console: Console, document: Document) -> None:
     console.print(
         Text(
             f"{plain(document['workload'])} on {plain(document['profile'])}: {document['requests']:,} requests "
-            f"over {document['duration_s']:,.0f} s; costs: {plain(document['costs']['source'])}"
+            f"over {document['duration_s']:,.0f} s{_each(document)}; costs: {plain(document['costs']['source'])}"
         )
     )
     for sheet in _sheets(document):
@@ -49,9 +49,16 @@ def _shares(document: Document) -> Sheet:
         (words, *(share(document[key]["shares"][source]) for source in SOURCES))
         for key, words in (("device_only", "device only"), ("prediction", "as in the profile"))
     )
+    return Sheet(f"Predicted sources of prompt tokens{_together(document)}", ("arm", *SOURCES), rows, words=1)
+
+
+def _each(document: Document) -> str:
+    return " in the first round" if document["prediction"]["rounds"] > 1 else ""
+
+
+def _together(document: Document) -> str:
     rounds = document["prediction"]["rounds"]
-    title = "Predicted sources of prompt tokens" + (f", {rounds} rounds together" if rounds > 1 else "")
-    return Sheet(title, ("arm", *SOURCES), rows, words=1)
+    return f", {rounds} rounds together" if rounds > 1 else ""
 
 
 def _latency(document: Document) -> Sheet:
@@ -62,7 +69,7 @@ def _latency(document: Document) -> Sheet:
             times = (ttft["p50"], ttft["p99"], gaps.get("p50"), gaps.get("p99"))
             rows.append((words, source, f"{ttft['n']:,}", *map(_seconds, times)))
     columns = ("arm", "prompt mostly from", "requests", "TTFT p50", "p99", "ITL p50", "p99")
-    return Sheet("Predicted latency by source", columns, tuple(rows), words=2)
+    return Sheet(f"Predicted latency by source{_together(document)}", columns, tuple(rows), words=2)
 
 
 def _seconds(value: float | None) -> str:

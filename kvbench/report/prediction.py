@@ -24,7 +24,7 @@ def prediction_tables(each: Sequence[SourcePrediction]) -> tuple[TableView, ...]
         TableView(
             "Predicted and measured",
             "Shares of prompt tokens by the engine's counters, and median TTFT of requests by the source of most "
-            "of their prompt; all rounds together, against the plan of the first. Errors are predicted less "
+            "of their prompt; all rounds together. Errors are predicted less "
             f"measured. Costs of the plan: {'; '.join(costs)}.",
             HEADER,
             tuple(map(_cells, each)),

@@ -119,6 +119,8 @@ def _even(tier: str, tokens: int | None, part: Document) -> str:
 
 def _check(check: Document) -> str:
     says = {True: "confirmed", False: "NOT confirmed", None: "not told apart"}[check["agrees"]]
+    if check.get("moved") and check["agrees"]:
+        says = "found out, and the break-even moved past it"
     expected = "slower" if check["side"] == "below" else "faster"
     return f"{check['source']}: a hit of {check['prefix_tokens']:,} tokens is {expected} than computing: {says}"
 

@@ -59,6 +59,7 @@ def test_a_plan_for_a_shipped_profile_and_workload(tmp_path: Path) -> None:
     assert document["costs"]["source"] == "the emulated engine's own costs"
     assert document["recommendation"]["reason"]
     shown = kvbench_here(*arguments, env={"COLUMNS": "160"}).out
+    assert "3 rounds together" in shown
     for part in ("Predicted sources", "Predicted latency", "knee", "PCIe 4.0 x16", "Recommended", "fp8 KV"):
         assert part in shown
 
@@ -94,6 +95,7 @@ def test_what_is_missing_or_wrong_is_told() -> None:
         (("budget", "--model", "Qwen2.5-7B", "--gpu", "80GiB", "--max-model-len", "9" * 400), "--max-model-len"),
         (("budget", "--model", "Qwen2.5-7B", "--gpu", "80GiB", "--pp", "1024"), "28 layers cannot be spread"),
         (("--profile", "emulated/host", "--workload", "mixed", "--sweep", "disk=1"), "--sweep: "),
+        (("--profile", "emulated/host", "--trace", "t.jsonl", "--rounds", "2"), "the same in every round"),
     ):
         answer = kvbench_here("plan", *arguments, "--json")
         assert answer.code == 2, arguments

@@ -205,6 +205,15 @@ def test_rounds_are_predicted_each_with_its_own_requests_and_told_together() -> 
     assert found["prediction"]["promotion_bytes_per_s"]["peak"] == max(peaks)
 
 
+def test_a_round_without_requests_adds_nothing() -> None:
+    rare = workload(rate=0.02)
+    arm = arm_of(profile(host=96))
+    drawn = [len(planned_schedule(Traffic(rare), arm, None, index)[0].requests) for index in range(1, 13)]
+    assert drawn[0] > 0
+    assert 0 in drawn
+    assert whole_plan(Traffic(rare, rounds=12), arm, None)["prediction"]["requests"] == sum(drawn)
+
+
 def test_a_probe_predicts_the_ttft_that_it_measured(tmp_path: Path) -> None:
     # given a probe, and single requests of 1,024 + 32 tokens far apart on an engine with a large host tier
     path = tmp_path / "probe.json"
@@ -354,6 +363,25 @@ def test_a_trace_is_planned_as_well(tmp_path: Path) -> None:
     schedule, left_out = planned_schedule(Traffic(trace=path, limit=48), arm)
     assert (len(schedule.requests), left_out) == (47, 1), "one is longer than the engine takes"
     assert make_plan(schedule, arm, None)["prediction"]["shares"]["host"] > 0.5
+
+
+def test_rounds_of_a_replayed_trace_differ_in_who_is_held_out_and_in_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [
+        {
+            "timestamp": 1000 * n,
+            "input_length": 1025,
+            "output_length": 4,
+            "hash_ids": [9 * (n % 30) + b for b in range(9)],
+        }
+        for n in range(60)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    replay = {"name": "r", "arrivals": {"trace": {"path": str(path)}}, "phases": [{"name": "all", "for": 61}]}
+    arm = arm_of(profile(host=70, disk=True))
+    for more, rounds in (({}, 1), ({"tier_holdout": 0.3}, 3)):
+        traffic = Traffic(Workload.model_validate(replay | more), rounds=3)
+        assert whole_plan(traffic, arm, None)["prediction"]["rounds"] == rounds
 
 
 def test_the_sweep_evicts_by_the_profiles_policy() -> None:

@@ -88,17 +88,34 @@ def test_what_made_the_break_even_does_not_confirm_it() -> None:
     costs = costs_of(samples(), 0.95)
     result = Result(Series(samples()), costs, break_evens(costs, points(), ROOM))
     assert result.sides(ROOM)["disk"] == {"below": 128, "above": 256}
-    result.checked = {"disk": {128, 256}}
-    assert [(check.side, check.agrees) for check in result.checks(0.95)] == [("below", None), ("above", None)]
+    told = [(check.side, check.prefix_tokens, check.agrees) for check in result.checks(ROOM, 0.95)]
+    assert told == [("above", 128, None), ("below", 128, None), ("above", 256, None)]
     assert not result.is_checked(result.sides(ROOM), 0.95)
 
 
 def test_a_check_still_tells_when_the_interval_of_the_break_even_has_moved_past_it() -> None:
     result = Result(Series(samples()), costs_of(samples(), 0.95), {"disk": BreakEven(400, (100, 1000))}, samples())
-    result.checked = {"disk": {128, 896}}
+    result.checked = {"disk": {128: "below", 896: "above"}}
     assert result.sides(ROOM)["disk"] == {"above": 1024}
-    assert [(check.side, check.agrees) for check in result.checks(0.95)] == [("below", True), ("above", True)]
-    assert result.is_checked(result.sides(ROOM), 0.95)
+    assert [(check.side, check.agrees) for check in result.checks(ROOM, 0.95)] == [("below", True), ("above", True)]
+    assert not result.is_checked(result.sides(ROOM), 0.95), "at 1,024 nothing was run"
+
+
+def test_a_side_that_no_check_ran_on_is_not_passed_over() -> None:
+    result = Result(
+        Series(samples()), costs_of(samples(), 0.95), {"disk": BreakEven(1500, (1400, 1600))}, samples()
+    )
+    result.checked = {"disk": {896: "above"}}
+    below, above = result.checks(ROOM, 0.95)
+    assert (below.side, below.prefix_tokens, below.agrees) == ("below", 896, False)
+    assert (above.side, above.prefix_tokens, above.agrees) == ("above", 1664, None)
+
+
+def test_a_check_that_moved_the_break_even_past_it_confirms_nothing() -> None:
+    result = Result(Series(samples()), costs_of(samples(), 0.95), {"disk": BreakEven(200, (150, 300))}, samples())
+    result.checked = {"disk": {128: "above", 896: "above"}}
+    told = {check.prefix_tokens: (check.agrees, check.moved) for check in result.checks(ROOM, 0.95)}
+    assert told == {128: (True, True), 896: (True, False)}
 
 
 def test_a_break_even_that_the_check_moved_is_checked_where_it_is_then() -> None:
@@ -130,7 +147,7 @@ def test_a_break_even_that_the_check_moved_is_checked_where_it_is_then() -> None
     assert 128 in asked[0]
     assert 256 not in asked[0]
     assert {128, 256} <= set(asked[1])
-    found = [check for check in result.checks(0.95) if check.source == "disk"]
+    found = [check for check in result.checks(ROOM, 0.95) if check.source == "disk"]
     assert [(check.side, check.prefix_tokens, check.agrees) for check in found] == [
         ("below", 128, True),
         ("above", 256, True),

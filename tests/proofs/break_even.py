@@ -74,7 +74,8 @@ def both_sides(found: dict[str, Any]) -> bool:
     checks = [check for check in found["checks"] if check["source"] == "disk"]
     for check in checks:
         say(f"       {check['side']}, at {check['prefix_tokens']}: {_told(check)}")
-    agree = {side: {check["agrees"] for check in checks if check["side"] == side} for side in ("below", "above")}
+    alone = [check for check in checks if not check["moved"]]
+    agree = {side: {check["agrees"] for check in alone if check["side"] == side} for side in ("below", "above")}
     confirmed = all(True in said and False not in said for said in agree.values())
     return checked("the break-even is confirmed from both sides", confirmed, f"{tokens} tokens, {ci}")
 
