@@ -13,15 +13,15 @@ from kvbench.report.probe import show_probe
 Ends = tuple[int | None, int | None]
 
 
-def told(tokens: int | None, ci: Ends) -> str:
-    """The sentence about the disk of a probe with this break-even."""
+def told(tokens: int | None, ci: Ends, *checks: dict[str, Any]) -> list[str]:
+    """The sentences about the disk of a probe with this break-even."""
     found: dict[str, Any] = {
         "points": [],
         "cost_per_token_s": {},
         "break_even_tokens": {"disk": tokens},
         "break_even_ci": {"disk": ci},
         "smallest_hit_tokens": 128,
-        "checks": [],
+        "checks": checks,
         "not_reached": [],
         "thrown_away": {},
         "interval_reached": True,
@@ -31,8 +31,7 @@ def told(tokens: int | None, ci: Ends) -> str:
     console = Console(file=io.StringIO(), width=200)
     show_probe(console, found)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    (line,) = [line for line in lines if line.startswith("disk: ")]
-    return line.removeprefix("disk: ")
+    return [line.removeprefix("disk: ") for line in lines if line.startswith("disk: ")]
 
 
 @pytest.mark.parametrize(
@@ -46,4 +45,19 @@ def told(tokens: int | None, ci: Ends) -> str:
     ],
 )
 def test_a_break_even_is_said_as_far_as_its_interval_tells(tokens: int | None, ci: Ends, words: str) -> None:
-    assert told(tokens, ci) == words
+    assert told(tokens, ci) == [words]
+
+
+@pytest.mark.parametrize(
+    ("agrees", "moved", "words"),
+    [
+        (True, False, "confirmed"),
+        (True, True, "found out, and the break-even moved past it"),
+        (False, False, "NOT confirmed"),
+        (None, False, "not told apart"),
+    ],
+)
+def test_a_check_says_what_it_is_worth(agrees: bool | None, moved: bool, words: str) -> None:
+    check = {"source": "disk", "side": "below", "prefix_tokens": 128, "agrees": agrees, "moved": moved}
+    _, line = told(256, (130, 400), check)
+    assert line == f"a hit of 128 tokens is slower than computing: {words}"
