@@ -114,6 +114,7 @@ def _record(arm: Profile, file: PlanFile, foretold: Foretold, name: str) -> Pred
         costs=file.plan.costs.source,
         shares=foretold.shares,
         ttft_p50_s={source: ttft.p50 for source, ttft in foretold.ttft_s.items()},
+        rounds=foretold.rounds,
         plan=name,
     )
 

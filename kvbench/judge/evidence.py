@@ -116,6 +116,8 @@ class Prediction:
     """Of the prompt tokens of measured requests, by source."""
     ttft_p50_s: dict[str, float | None]
     """By the source of most of the prompt; `all` for every request."""
+    rounds: int = 1
+    """From the first on, whose requests were played for it."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ def _rows(told: Prediction, rounds: Sequence[JudgedRound]) -> Iterator[SourcePre
             arm=told.arm,
             source=source,
             costs=told.costs,
+            rounds=told.rounds,
             predicted_share=predicted,
             measured_share=measured,
             share_error_points=None if predicted is None or measured is None else 100 * (predicted - measured),

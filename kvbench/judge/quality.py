@@ -66,6 +66,8 @@ class SourcePrediction(JudgeModel):
     source: str
     """`all`: TTFT of every request."""
     costs: str
+    rounds: int = 1
+    """Of which the prediction is, from the first on; what was measured is of all that were played."""
     predicted_share: float | None = None
     measured_share: float | None = None
     share_error_points: float | None = None

@@ -32,6 +32,8 @@ class Foretold(_Part):
     shares: dict[str, float | None]
     ttft_s: dict[str, _Ttft]
     """By the source of most of the prompt; `all` for every request."""
+    rounds: int = 1
+    """Older plans do not say: they are of the first round."""
 
 
 class _Costs(_Part):

@@ -58,6 +58,7 @@ class PredictionRecord(RecordModel):
     costs: str
     shares: dict[str, float | None]
     ttft_p50_s: dict[str, float | None]
+    rounds: int = 1
     plan: str
     """The file beside run.json that holds the whole plan."""
 

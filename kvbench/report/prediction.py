@@ -19,19 +19,23 @@ def prediction_tables(each: Sequence[SourcePrediction]) -> tuple[TableView, ...]
     """One table, or none where nothing was predicted."""
     if not each:
         return ()
-    costs = dict.fromkeys(f"{plain(row.arm)}: {plain(row.costs)}" for row in each)
+    plans = dict.fromkeys(f"{plain(row.arm)}: {plain(row.costs)}, {_rounds(row.rounds)}" for row in each)
     return (
         TableView(
             "Predicted and measured",
             "Shares of prompt tokens by the engine's counters, and median TTFT of requests by the source of most "
-            "of their prompt; all rounds together. Errors are predicted less "
-            f"measured. Costs of the plan: {'; '.join(costs)}.",
+            "of their prompt; all rounds together. Rounds draw requests of their own, so a plan of fewer rounds "
+            f"is not quite of these. Errors are predicted less measured. Plans: {'; '.join(plans)}.",
             HEADER,
             tuple(map(_cells, each)),
             right=2,
             brief=True,
         ),
     )
+
+
+def _rounds(count: int) -> str:
+    return "the first round alone" if count == 1 else f"{count} rounds"
 
 
 def _cells(row: SourcePrediction) -> tuple[str, ...]:

@@ -129,6 +129,7 @@ def test_with_a_probe_every_arm_is_planned_before_the_run(files: dict[str, Path]
     assert [record.arm for record in told.records] == ["base", "tiered", "larger"]
     assert set(told.plans) == {"plan-base.json", "plan-tiered.json", "plan-larger.json"}
     assert {record.costs for record in told.records} == {"probe probe.json"}
+    assert {record.rounds for record in told.records} == {1}, "as the rules ask for at least"
     assert told.records[0].shares["host"] == 0
     assert (told.records[1].shares["host"] or 0) > 0.1
 
@@ -148,6 +149,7 @@ def test_a_comparison_keeps_the_plan_and_every_report_holds_it_against_the_run(
     assert answer.code in (0, 1, 3), answer.text
     (run,) = (tmp_path / "results").iterdir()
     verdict = json.loads(answer.out)
+    assert {row["rounds"] for row in verdict["prediction"]} == {3}
     rows = {(row["arm"], row["source"]): row for row in verdict["prediction"]}
     assert {arm for arm, _ in rows} == {"base", "tiered"}
     for row in rows.values():

@@ -10,6 +10,7 @@ import pytest
 from kvbench.judge.quality import SourcePrediction
 from kvbench.report.data import ReportData
 from kvbench.report.markdown import render_markdown
+from kvbench.report.prediction import prediction_tables
 from kvbench.report.verdict_json import render_verdict_json
 from kvbench.report.view import view
 from tests.report.conftest import page_of
@@ -20,6 +21,7 @@ ROWS = [
         arm="host-and-disk",
         source="host",
         costs="probe <probe>.json",
+        rounds=3,
         predicted_share=0.385,
         measured_share=0.362,
         share_error_points=2.3,
@@ -28,7 +30,9 @@ ROWS = [
         measured_ttft_p50_s=0.0352,
         ttft_error=0.031 / 0.0352 - 1,
     ),
-    SourcePrediction(arm="host-and-disk", source="disk", costs="probe <probe>.json", predicted_share=0.1, n=0),
+    SourcePrediction(
+        arm="host-and-disk", source="disk", costs="probe <probe>.json", rounds=3, predicted_share=0.1, n=0
+    ),
 ]
 
 
@@ -43,6 +47,13 @@ def test_each_row_has_both_sides_and_the_error(told: ReportData) -> None:
         ("host-and-disk", "host", "38.5 %", "36.2 %", "+2.3 points", "41", "31 ms", "35.2 ms", "-12%"),
         ("host-and-disk", "disk", "10.0 %", "–", "–", "0", "–", "–", "–"),
     )
+
+
+def test_it_says_of_how_many_rounds_a_plan_is() -> None:
+    (several,) = prediction_tables(ROWS)
+    assert "host-and-disk: probe <probe>.json, 3 rounds." in several.note
+    (first,) = prediction_tables([row.model_copy(update={"rounds": 1}) for row in ROWS])
+    assert "probe <probe>.json, the first round alone." in first.note
 
 
 def test_every_format_shows_it_and_escapes_what_came_from_a_file(told: ReportData) -> None:
