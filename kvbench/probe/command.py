@@ -37,7 +37,7 @@ __all__ = ["probe_and_check", "probe_profile"]
 CHECK_SHARE = 0.3
 """Of the time, for running just below and just above the break-even lengths."""
 CHECKS = 2
-"""Times that the break-even is checked: the first may move it, and then the second runs beside where it is."""
+"""Times that the break-even is checked: the first may move it past where it ran; else the second adds to it."""
 TELL_EVERY_S = 10.0
 SERIES_APART = 1_000_000
 """Between the numbers of prompts of two series; none has so many."""

@@ -6,7 +6,7 @@ Times in seconds, lengths in tokens. A figure that was not measured is null, nev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,9 +81,12 @@ class Result:
         return [*self.series.samples, *self.check_samples]
 
     def sides(self, room: Room) -> dict[str, dict[str, int]]:
-        """Tier → the lengths beside its break-even as it is known now."""
+        """Tier → the lengths to run at beside its break-even as it is known now."""
         longest = int(self.costs["computed"].longest) if "computed" in self.costs else 0
-        return {tier: check_lengths(even, room, longest) for tier, even in self.break_even.items()}
+        return {
+            tier: check_lengths(even, room, longest, self.checked.get(tier, ()))
+            for tier, even in self.break_even.items()
+        }
 
     def checks(self, room: Room, confidence: float) -> list[Check]:
         """What the checks say at every length that they ran at, and on which side of the break-even, as it is now,
@@ -170,19 +173,32 @@ def _gaps(points: Sequence[Point], tier: str) -> dict[float, tuple[float, float,
     return gaps
 
 
-def check_lengths(even: BreakEven, room: Room, longest: int) -> dict[str, int]:
-    """`below` and `above` → the nearest whole unit that is certain to lie on that side; a side may have none."""
+def check_lengths(even: BreakEven, room: Room, longest: int, run: Collection[int] = ()) -> dict[str, int]:
+    """`below` and `above` → the whole unit to run at on that side; a side may have none.
+
+    Twice as far from the break-even as its interval reaches. Where the interval ends a difference is as large as
+    the interval of its own, so that as many runs again would tell it only every other time; at twice the distance
+    they do 97 times of 100. A length that was `run` and still lies beyond the interval is kept: its runs add up.
+    """
     low, high = even.ci
     sides: dict[str, int] = {}
     if low is not None:
-        below = (low - 1) // room.unit * room.unit
-        if room.unit <= below < (even.tokens or math.inf):
-            sides["below"] = below
+        nearest = (low - 1) // room.unit * room.unit
+        if room.unit <= nearest < (even.tokens or math.inf):
+            further = (_twice_as_far(low, even.tokens) - 1) // room.unit * room.unit
+            kept = [tokens for tokens in run if tokens <= nearest]
+            sides["below"] = max(kept, default=max(further, room.unit))
     if high is not None:
-        above = math.ceil(high / room.unit) * room.unit
-        if above <= longest:
-            sides["above"] = above
+        nearest = math.ceil(high / room.unit) * room.unit
+        if nearest <= longest:
+            further = math.ceil(_twice_as_far(high, even.tokens) / room.unit) * room.unit
+            kept = [tokens for tokens in run if nearest <= tokens <= longest]
+            sides["above"] = min(kept, default=min(further, longest // room.unit * room.unit))
     return sides
+
+
+def _twice_as_far(end: int, tokens: int | None) -> int:
+    return end if tokens is None else 2 * end - tokens
 
 
 def _side(tokens: int, even: BreakEven) -> str:

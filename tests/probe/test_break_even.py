@@ -53,6 +53,21 @@ def test_the_shortest_hit_on_disk_loses_although_the_lines_say_that_it_wins() ->
     assert check_lengths(found["host"], ROOM, 3968) == {"above": 128}
 
 
+def test_it_is_checked_where_as_many_runs_again_can_be_expected_to_tell() -> None:
+    """At the end of its interval they would tell every other time."""
+    wide = BreakEven(1439, (1124, 1984))
+    assert check_lengths(wide, ROOM, 8064) == {"below": 768, "above": 2560}
+    assert check_lengths(wide, ROOM, 2048) == {"below": 768, "above": 2048}
+    assert check_lengths(BreakEven(500, (200, 8000)), ROOM, 8064) == {"below": 128, "above": 8064}
+    assert check_lengths(BreakEven(None, (1124, None)), ROOM, 8064) == {"below": 1024}
+
+
+def test_runs_add_up_at_a_length_that_lies_beyond_the_interval_as_well() -> None:
+    tighter = BreakEven(1439, (1300, 1600))
+    assert check_lengths(tighter, ROOM, 8064, run=(768, 2560)) == {"below": 768, "above": 2560}
+    assert check_lengths(tighter, ROOM, 8064, run=(1408, 1536)) == {"below": 1152, "above": 1792}
+
+
 def test_what_lies_below_the_shortest_measured_length_is_not_proven() -> None:
     longer = [point for point in points() if point.prefix_tokens > 128]
     low, high = break_evens(costs_of(samples(), 0.95), longer, ROOM)["disk"].ci
@@ -96,9 +111,9 @@ def test_what_made_the_break_even_does_not_confirm_it() -> None:
 def test_a_check_still_tells_when_the_interval_of_the_break_even_has_moved_past_it() -> None:
     result = Result(Series(samples()), costs_of(samples(), 0.95), {"disk": BreakEven(400, (100, 1000))}, samples())
     result.checked = {"disk": {128: "below", 896: "above"}}
-    assert result.sides(ROOM)["disk"] == {"above": 1024}
+    assert result.sides(ROOM)["disk"] == {"above": 1664}
     assert [(check.side, check.agrees) for check in result.checks(ROOM, 0.95)] == [("below", True), ("above", True)]
-    assert not result.is_checked(result.sides(ROOM), 0.95), "at 1,024 nothing was run"
+    assert not result.is_checked(result.sides(ROOM), 0.95), "at 1,664 nothing was run"
 
 
 def test_a_side_that_no_check_ran_on_is_not_passed_over() -> None:
@@ -108,7 +123,7 @@ def test_a_side_that_no_check_ran_on_is_not_passed_over() -> None:
     result.checked = {"disk": {896: "above"}}
     below, above = result.checks(ROOM, 0.95)
     assert (below.side, below.prefix_tokens, below.agrees) == ("below", 896, False)
-    assert (above.side, above.prefix_tokens, above.agrees) == ("above", 1664, None)
+    assert (above.side, above.prefix_tokens, above.agrees) == ("above", 1792, None)
 
 
 def test_a_check_that_moved_the_break_even_past_it_confirms_nothing() -> None:
