@@ -16,7 +16,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   measure speed and judge it where a figure is asked for (never part of the tests)"
 	@echo "make calibrate  measure the error rates of verdicts on emulated rounds and print the table (at most 30 minutes)"
-	@echo "make verify  longer proofs (hours): the coverage of judge/, spec/ and workload/, the demo and shipped comparisons, smollm2, replayed traces, LMCache, emulated and predicted against real, TTFT by source at 8k, a break-even from both sides, a fuzz of metrics, two-hour watches, a minute without Prometheus, a rollback rehearsed, an arm against itself, the mutation score of judge/"
+	@echo "make verify  longer proofs (hours): the coverage of judge/, spec/ and workload/, the mutation score of judge/, the demo and shipped comparisons, smollm2, replayed traces, LMCache, emulated and predicted against real, TTFT by source at 8k, a break-even from both sides, a fuzz of metrics, two-hour watches, a minute without Prometheus, a rollback rehearsed, an arm against itself"
 	@echo "make gpu-check  run the GPU profiles for real where there is a GPU (at most 10 minutes), and append to docs/verified.md"
 	@echo "make clean   remove the environment of this repository; results and KVBENCH_HOME stay"
 
@@ -46,29 +46,20 @@ lint: $(DEV)
 	@$(BIN)/mypy
 
 bench: $(DEV)
-	@missed=; for file in tests/benchmarks/bench_*.py; do \
+	@trap 'exit 130' INT TERM; missed=; for file in tests/benchmarks/bench_*.py; do \
 		echo "== $$file"; $(BIN)/python $$file || missed="$$missed $$file"; done; \
 		test -z "$$missed" || { echo "not as asked for:$$missed"; exit 1; }
 
 calibrate: $(DEV)
 	@$(BIN)/python -m tests.proofs.calibrate
 
+PROOFS := coverage mutation first_verdict smollm2 replay emulated_sources lmcache prediction sources_at_8k break_even \
+	fuzz_exposition gate_watches prometheus_down rehearsal real_aa
+
 verify: $(DEV)
-	@$(BIN)/python -m tests.proofs.coverage
-	@$(BIN)/python -m tests.proofs.first_verdict
-	@$(BIN)/python -m tests.proofs.smollm2
-	@$(BIN)/python -m tests.proofs.replay
-	@$(BIN)/python -m tests.proofs.emulated_sources
-	@$(BIN)/python -m tests.proofs.lmcache
-	@$(BIN)/python -m tests.proofs.prediction
-	@$(BIN)/python -m tests.proofs.sources_at_8k
-	@$(BIN)/python -m tests.proofs.break_even
-	@$(BIN)/python -m tests.proofs.fuzz_exposition
-	@$(BIN)/python -m tests.proofs.gate_watches
-	@$(BIN)/python -m tests.proofs.prometheus_down
-	@$(BIN)/python -m tests.proofs.rehearsal
-	@$(BIN)/python -m tests.proofs.real_aa
-	@$(BIN)/python -m tests.proofs.mutation
+	@trap 'exit 130' INT TERM; failed=; for proof in $(PROOFS); do \
+		echo "== $$proof"; $(BIN)/python -m tests.proofs.$$proof || failed="$$failed $$proof"; done; \
+		test -z "$$failed" || { echo "does not hold:$$failed"; exit 1; }
 
 gpu-check: $(DEV)
 	@timeout 600 $(BIN)/python -m tests.proofs.gpu_check

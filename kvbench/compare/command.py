@@ -29,6 +29,7 @@ from kvbench.engine.environment import check_serves, install
 from kvbench.engine.scratch import scratch
 from kvbench.errors import EngineError, InputError, Interrupted, RunError
 from kvbench.history.store import append
+from kvbench.interrupts import undisturbed
 from kvbench.record.journal import Journal
 from kvbench.record.manifest import Manifest
 from kvbench.record.run_directory import RunDirectory
@@ -42,6 +43,8 @@ from kvbench.spec.profile import Profile
 from kvbench.spec.workload import Workload
 
 __all__ = ["compare", "demo", "dry_run", "report", "resume", "run", "start_engine", "what_is_missing"]
+
+NOTHING_PREDICTED = Predicted()
 
 
 def dry_run(experiment: Experiment, warnings: list[str], predicted: Predicted, *, as_json: bool) -> NoReturn:
@@ -63,7 +66,7 @@ def compare(
     warnings: list[str],
     out: Path,
     crew: Crew,
-    predicted: Predicted = Predicted(),  # noqa: B008 - a frozen value
+    predicted: Predicted = NOTHING_PREDICTED,
     *,
     console: Console,
     as_json: bool,
@@ -76,12 +79,11 @@ def compare(
     warnings = [*warnings, *check_host(experiment.arms, lambda line: say(console, line))]
     refuse_differences(experiment)
     show_differences(console, plan.differences)
-    run = RunDirectory.create(out, "-vs-".join(p.name for p in experiment.arms)[:80])
-    with run.held():
-        predicted.store(run)
-        manifest = new_manifest(run, experiment, warnings, predicted.records).model_copy(update={"crew": crew})
-        _record(Journal(run, manifest), console)
-    _show(run, console, as_json, record=record)
+    manifest = new_manifest(experiment, warnings, predicted.records).model_copy(update={"crew": crew})
+    journal = _begin(out, "-vs-".join(p.name for p in experiment.arms)[:80], manifest, predicted)
+    with journal.run.held():
+        _record(journal, console)
+    _show(journal.run, console, as_json, record=record)
 
 
 def resume(
@@ -139,11 +141,11 @@ def run(
     """Record one arm."""
     RunDirectory.check_writable(out)
     warnings = check_host([profile], lambda line: say(console, line))
-    run_directory = RunDirectory.create(out, profile.name)
-    with run_directory.held():
-        manifest = single_arm_manifest(run_directory, profile, workload, rounds, warnings)
-        _record(Journal(run_directory, manifest.model_copy(update={"crew": crew})), console)
-    _show(run_directory, console, as_json)
+    manifest = single_arm_manifest(profile, workload, rounds, warnings).model_copy(update={"crew": crew})
+    journal = _begin(out, profile.name, manifest)
+    with journal.run.held():
+        _record(journal, console)
+    _show(journal.run, console, as_json)
 
 
 def report(path: Path, *, console: Console, as_json: bool) -> NoReturn:
@@ -190,6 +192,22 @@ def _keep_engine(profile: Profile, directory: Path, console: Console) -> NoRetur
         engine.stop()
 
 
+def _begin(out: Path, name: str, manifest: Manifest, predicted: Predicted = NOTHING_PREDICTED) -> Journal:
+    """A new run's directory. A signal finds none, or one that can be gone on with."""
+    try:
+        with undisturbed():
+            run = RunDirectory.create(out, name)
+            predicted.store(run)
+            return Journal(run, manifest.model_copy(update={"run_id": run.path.name}))
+    except Interrupted as error:
+        error.do = _how_to_go_on(run)
+        raise
+
+
+def _how_to_go_on(run: RunDirectory) -> str:
+    return f"go on with `kvbench compare --resume {run.path}`"
+
+
 def _record(journal: Journal, console: Console) -> None:
     """Carry out what is missing of a run; a signal says how to go on."""
     arms = [arm.name for arm in journal.manifest.arms]
@@ -198,7 +216,7 @@ def _record(journal: Journal, console: Console) -> None:
     try:
         carry_out(journal, view)
     except Interrupted as error:
-        error.do = f"go on with `kvbench compare --resume {journal.run.path}`"
+        error.do = _how_to_go_on(journal.run)
         raise
     finally:
         view.finish()

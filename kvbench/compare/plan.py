@@ -198,6 +198,16 @@ def _expected(profile: Profile, schedule: Schedule | None) -> dict[str, int] | N
     )
 
 
+def _filling(summary: ScheduleSummary | None) -> str:
+    """What is not in the time, since only the engine knows how fast it computes."""
+    if summary is None:
+        return ", filling the tiers not counted"
+    if summary.prime_requests == 0:
+        return ""
+    prompts = f"{summary.prime_requests:,} prompts ({summary.prime_tokens:,} tokens)"
+    return f", and for each arm and round what {prompts} take, which fill the tiers"
+
+
 def show_plan(console: Console, plan: ComparisonPlan) -> None:
     """For people."""
     shortest, longest = plan.seconds
@@ -206,7 +216,7 @@ def show_plan(console: Console, plan: ComparisonPlan) -> None:
     )
     console.print(f"{count} paired rounds of {len(plan.arms)} arms: {', '.join(plan.arms)}", markup=False)
     time = show_seconds(shortest) if shortest == longest else f"{show_seconds(shortest)} to {show_seconds(longest)}"
-    console.print(f"takes about {time}, filling the tiers not counted; nothing was started")
+    console.print(f"takes about {time}{_filling(plan.summary)}; nothing was started")
     show_differences(console, plan.differences)
     if plan.summary is None:
         console.print("the pool of prefixes is sized from the running engine, so its reuse is not known yet")

@@ -17,7 +17,7 @@ from kvbench.engine.base import Rendered
 from kvbench.engine.create import render_profile
 from kvbench.record.content import content_digests
 from kvbench.record.manifest import ArmRecord, Manifest, PredictionRecord
-from kvbench.record.run_directory import RunDirectory, utc_now
+from kvbench.record.run_directory import utc_now
 from kvbench.spec.loading import Experiment
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
@@ -59,11 +59,11 @@ def _gpu_driver() -> str | None:
 
 
 def new_manifest(
-    run: RunDirectory, experiment: Experiment, warnings: list[str], predictions: Sequence[PredictionRecord] = ()
+    experiment: Experiment, warnings: list[str], predictions: Sequence[PredictionRecord] = ()
 ) -> Manifest:
-    """Of a comparison."""
+    """Of a comparison; the run has no name yet."""
     arms = [_arm(experiment.baseline, "baseline"), *(_arm(p, "candidate") for p in experiment.candidates)]
-    manifest = _manifest(run, "compare", arms, experiment.workload, experiment.rules)
+    manifest = _manifest("compare", arms, experiment.workload, experiment.rules)
     manifest = manifest.model_copy(
         update={
             "predictions": list(predictions),
@@ -77,21 +77,17 @@ def new_manifest(
     return manifest.model_copy(update={"digests": content_digests(manifest)})
 
 
-def single_arm_manifest(
-    run: RunDirectory, profile: Profile, workload: Workload, rounds: int, warnings: list[str]
-) -> Manifest:
-    """Of a recording of one arm; it has no rules."""
-    manifest = _manifest(run, "run", [_arm(profile, "baseline")], workload, Rules(name="none"))
+def single_arm_manifest(profile: Profile, workload: Workload, rounds: int, warnings: list[str]) -> Manifest:
+    """Of a recording of one arm; it has no rules, and the run no name yet."""
+    manifest = _manifest("run", [_arm(profile, "baseline")], workload, Rules(name="none"))
     return manifest.model_copy(update={"warnings": warnings, "rounds_planned": rounds})
 
 
-def _manifest(
-    run: RunDirectory, kind: Literal["compare", "run"], arms: list[ArmRecord], workload: Workload, rules: Rules
-) -> Manifest:
+def _manifest(kind: Literal["compare", "run"], arms: list[ArmRecord], workload: Workload, rules: Rules) -> Manifest:
     manifest = Manifest(
         kvbench=__version__,
         name="-vs-".join(arm.name for arm in arms),
-        run_id=run.path.name,
+        run_id="",
         kind=kind,
         state="running",
         created_utc=utc_now(),

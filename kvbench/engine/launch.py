@@ -106,6 +106,8 @@ class EngineProcess:
         self._grace_s = grace_s
         self._keeper: subprocess.Popen[bytes] | None = None
         self._received = b""
+        self._log_from = 0
+        """Bytes that an earlier start, which lost a race for its port, wrote to the same log."""
         container, lease = plan.lease.container, plan.lease
         self._container = None if container is None else ContainerProcesses(container, f"{MARKER}={lease.id}")
         self.pid: int | None = None
@@ -123,6 +125,7 @@ class EngineProcess:
         for path, text in self._rendered.files.items():
             Path(path).write_text(text)
         root = str(Path(kvbench.__file__).resolve().parent.parent)
+        self._log_from = self.log_size()
         with self._plan.launch.log.open("ab") as log, undisturbed():
             self._keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT, root],
@@ -236,10 +239,10 @@ class EngineProcess:
             return 0
 
     def log_tail(self) -> str:
-        """The end of the log, long enough for any traceback."""
+        """The end of what this start wrote to the log, long enough for any traceback."""
         try:
             with self._plan.launch.log.open("rb") as log:
-                log.seek(max(0, self.log_size() - _TAIL_BYTES))
+                log.seek(max(self._log_from, self.log_size() - _TAIL_BYTES))
                 return log.read().decode(errors="replace")
         except OSError:
             return ""

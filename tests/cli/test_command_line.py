@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from kvbench import cli
 from kvbench.cli import main
@@ -18,14 +20,18 @@ from kvbench.ending import LATER
 from tests.cli.files import CPU_PROFILE, RULES, WORKLOAD, attached_profile, write
 from tests.cli.invoke import Answer, kvbench, kvbench_here
 
-COMMANDS = (
-    *(("compare",), ("run",), ("render",), ("report",), ("demo",), ("selftest",)),
-    *(("engine", "install"), ("engine", "list"), ("engine", "start")),
-    *(("history",), ("dashboards", "export"), ("doctor",)),
-)
-REGISTERED = {group.name for group in cli.app.registered_groups} | {
-    command.name or getattr(command.callback, "__name__", None) for command in cli.app.registered_commands
-}
+
+def commands(app: typer.Typer, *before: str) -> Iterator[tuple[str, ...]]:
+    """All that can be called, as words."""
+    for command in app.registered_commands:
+        yield (*before, command.name or str(getattr(command.callback, "__name__", None)))
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from commands(group.typer_instance, *before, str(group.name))
+
+
+COMMANDS = tuple(commands(cli.app))
+REGISTERED = {words[0] for words in COMMANDS}
 
 
 def shell(command: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -56,10 +62,16 @@ def test_a_documented_command_that_is_not_there_says_so(name: str) -> None:
     assert f"kvbench {name} is not supported yet" in answer.err
 
 
-def test_completion_is_offered_for_shells() -> None:
-    done = shell("kvbench --show-completion bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+def test_the_commands_are_those_that_people_were_told_of() -> None:
+    wanted = {"compare", "run", "render", "report", "demo", "probe", "gate", "analyze", "plan", "doctor", "worker"}
+    assert wanted | {"engine", "history", "dashboards", "selftest"} == REGISTERED
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_completion_is_offered_for_shells(name: str) -> None:
+    done = shell(f"kvbench --show-completion {name}", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert done.returncode == 0, done.stderr
-    assert "complete" in done.stdout
+    assert "_KVBENCH_COMPLETE=complete_" + name in done.stdout
 
 
 @pytest.mark.parametrize(

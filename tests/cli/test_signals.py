@@ -259,7 +259,9 @@ def ended_well(code: int, text: str, number: signal.Signals, place: Place) -> No
     assert "Traceback" not in text
     assert "fault of kvbench" not in text
     assert code in (128 + number, -number, 0, 1, 3), text
-    assert code != -number or place.run() is None, text
+    run = place.run()
+    assert code != -number or run is None, text
+    assert run is None or (run / "run.json").is_file(), text
 
 
 def rounds_done(run: Path) -> list[dict[str, object]]:

@@ -20,7 +20,6 @@ from kvbench.compare.difference import (
 from kvbench.compare.start import new_manifest
 from kvbench.engine.base import Rendered
 from kvbench.errors import InputError
-from kvbench.record.run_directory import RunDirectory
 from kvbench.spec.crosscheck import check_experiment
 from kvbench.spec.loading import Experiment, load_experiment, load_profile, load_rules, load_workload
 from tests.cli.files import RULES, WORKLOAD, write
@@ -158,8 +157,7 @@ def test_people_see_it_and_arms_without_a_difference_are_left_out() -> None:
 
 def test_it_is_stored_with_the_run(tmp_path: Path) -> None:
     allowing = experiment(tmp_path, "engine.args.max-model-len", longest=2048)
-    run = RunDirectory.create(tmp_path / "results", "x")
-    stored = json.loads(new_manifest(run, allowing, []).model_dump_json(by_alias=True))
+    stored = json.loads(new_manifest(allowing, []).model_dump_json(by_alias=True))
     assert stored["arm_differences"] == []
     assert stored["allowed_differences"] == ["other: engine.args.max-model-len: 4096 against 2048"]
     lines = stored["rendered_differences"]["other"]

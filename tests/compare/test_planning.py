@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
-from kvbench.compare.plan import plan_comparison
+from kvbench.compare.plan import plan_comparison, show_plan
 from kvbench.spec.loading import Experiment, load_profile, load_rules, load_workload
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
@@ -136,3 +137,16 @@ def test_what_is_expected_of_a_host_tier_follows_its_policy() -> None:
     sources = plan_comparison(replace(load, candidates=arms), []).sources
     assert sources["lru"] != sources["arc"]
     assert sum(sources["lru"].values()) == sum(sources["arc"].values())
+
+
+def test_people_are_told_what_the_time_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    load = experiment(P90, classes={"a": {"suffix_tokens": 64, "output_tokens": 4}})
+    show_plan(Console(width=200), plan_comparison(load, []))
+    told = capsys.readouterr().out
+    assert "; nothing was started" in told
+    assert "fill the tiers" not in told
+    prefixes = {"a": {"prefix": {"tokens": 512, "pool": 3}, "suffix_tokens": 64, "output_tokens": 4}}
+    load = experiment(P90, classes=prefixes, prime="each_prefix_once")
+    show_plan(Console(width=200), plan_comparison(load, []))
+    told = capsys.readouterr().out
+    assert "and for each arm and round what 3 prompts (1,536 tokens) take, which fill the tiers" in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import os
+import signal
 import sys
 import threading
 import time
@@ -114,6 +115,8 @@ def test_a_dead_start_is_noticed_at_once_with_its_cause(tmp_path: Path, engines:
 def test_a_hung_start_is_ended(
     tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert Readiness("", "", 1, "", 1.0).hung_after_s == 60, "seconds, unless somebody is less patient"
+
     def impatient(**fields: object) -> Readiness:
         return replace(Readiness(**fields), hung_after_s=0.8)  # type: ignore[arg-type]
 
@@ -163,6 +166,10 @@ def test_a_race_lost_for_the_port_is_run_once_more(tmp_path: Path, engines: list
     assert any("starting again on another one" in line for line in said)
     (kv,) = (tmp_path / "kv").iterdir()
     assert (kv / MARK).is_file(), "the second start has the disk directory too"
+    os.kill(*engine.state().pids, signal.SIGKILL)
+    while engine.state().alive:
+        time.sleep(0.02)
+    assert "port" not in engine.state().detail, "that was the end of the first start"
 
 
 def test_another_process_that_answers_on_the_port_is_not_the_engine(

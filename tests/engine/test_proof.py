@@ -219,6 +219,14 @@ def test_another_number_of_blocks_is_a_difference(captured: Path) -> None:
     assert proof.differences == ("the number of device blocks is 65, not 66 as asked",)
 
 
+@pytest.mark.shared
+def test_a_device_whose_size_nobody_tells_is_unknown_also_where_the_engine_chose_it(captured: Path) -> None:
+    metrics = (captured / "baseline-idle.prom").read_text().replace('num_gpu_blocks="66"', 'num_gpu_blocks="None"')
+    proof = effective(metrics, None, tiers={"device": {"memory_utilization": 0.9}})
+    assert proof.device_blocks is None
+    assert "the number of device blocks" in proof.unknown
+
+
 def test_a_server_of_another_version_is_an_error_of_its_own() -> None:
     with pytest.raises(EngineError, match=r"pins version 0\.32\.0, and the server that runs is 0\.33\.0"):
         effective("", None, tiers={}, version="0.33.0")

@@ -13,6 +13,8 @@ from kvbench.engine.environment import EngineEnvironment, kvbench_home
 from kvbench.engine.launch import plan_disk_directory
 from kvbench.engine.ports import check_free
 from kvbench.engine.processes import shm_files
+from kvbench.engine.ready import StartFailed
+from kvbench.spec.loading import load_profile
 from kvbench.spec.profile import Profile
 from tests.embedded import embedded_engine
 from tests.engine.test_keeper import gone
@@ -66,6 +68,27 @@ def test_an_engine_is_launched_proven_reset_and_leaves_nothing(
     check_free(int(endpoint.base_url.rpartition(":")[2]))
     assert not (tmp_path / "kv").exists()
     assert not [path for path in (kvbench_home() / "leases").glob("*.json") if '"arm-1"' in path.read_text()]
+
+
+def test_blocks_of_fp8_are_proven_and_a_processor_without_them_is_named(
+    engine_env: EngineEnvironment, tmp_path: Path
+) -> None:
+    shipped = load_profile("cpu/fp8")
+    blocks, kv_dtype = shipped.tiers.device.blocks, shipped.tiers.device.kv_dtype
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    engine = create_engine(shipped, Launch(tmp_path, tmp_path / "engine-1.log", None, "arm-1"))
+    try:
+        if not {"avx512f", "amx_tile"} & flags:
+            with pytest.raises(StartFailed, match="fp8 KV blocks need a processor with AVX-512 or AMX") as caught:
+                engine.start(print)
+            assert caught.value.cause.id == "fp8-cpu"
+            return
+        endpoint = engine.start(print)
+        effective = engine.effective()
+        assert (effective.differences, effective.device_blocks, effective.kv_dtype) == ((), blocks, kv_dtype)
+        assert ask(endpoint.base_url)["prompt_tokens"] == 400
+    finally:
+        engine.stop()
 
 
 def proves(effective: Effective, *, tiered: bool) -> None:
