@@ -59,6 +59,9 @@ class Cause:
     lines: tuple[str, ...]
 
 
+_KILLED = "it was killed by SIGKILL, which is what the kernel does when memory runs out"
+_AFTER_A_KILL = "see the kernel's log; make the tiers or the model smaller"
+
 KNOWN: tuple[KnownFailure, ...] = (
     KnownFailure(
         "port",
@@ -318,6 +321,12 @@ KNOWN: tuple[KnownFailure, ...] = (
         "the model cannot be found: {path}{file}",
         "check engine.model: a built-in name, a directory with config.json, or a hub id that can be reached",
     ),
+    KnownFailure(
+        "memory",
+        r"Failed core proc\(s\): \{[^}\n]*: -9\b",
+        _KILLED,
+        _AFTER_A_KILL,
+    ),
 )
 """First match wins, so a narrow text comes before a wide one."""
 
@@ -353,12 +362,7 @@ def explain(log: str, *, exit_code: int | None = None) -> Cause:
             words = {name: plain(value or "") for name, value in match.groupdict().items()}
             return Cause(known.id, known.says.format(**words).rstrip(": "), known.do.format(**words), lines)
     if exit_code == -9:
-        return Cause(
-            "memory",
-            "it was killed by SIGKILL, which is what the kernel does when memory runs out",
-            "see the kernel's log; make the tiers or the model smaller",
-            lines,
-        )
+        return Cause("memory", _KILLED, _AFTER_A_KILL, lines)
     return Cause(None, _ending(exit_code), None, lines)
 
 

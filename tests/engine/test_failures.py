@@ -201,6 +201,9 @@ def test_without_an_error_line_the_last_lines_are_shown() -> None:
 
 def test_a_sigkill_from_outside_is_told_as_what_it_usually_is() -> None:
     assert explain(logged("loading"), exit_code=-9).id == "memory"
+    core = explain(logged(WRAPPER.replace("'EngineCore': 1", "'EngineCore': -9")), exit_code=1)
+    assert (core.id, "runs out" in core.says) == ("memory", True)
+    assert explain(logged(WRAPPER), exit_code=1).id is None
 
 
 def test_an_empty_log_is_no_error() -> None:
