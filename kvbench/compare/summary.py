@@ -42,7 +42,8 @@ def summarise(run: RunDirectory, manifest: Manifest) -> dict[str, object]:
     start, arm = measured_start(manifest.workload), manifest.arms[0].name
     totals = arm_totals(arm, rounds)
     host = arm_host(manifest.arms[0].profile, rounds, manifest.workload)
-    by_source = source_rows(arm, judged, lambda _: None)
+    trusted = totals is None or not totals.distrusted
+    by_source = source_rows(arm, judged, lambda _: None) if trusted else ()
     return {
         "run": str(run.path),
         "arm": arm,

@@ -11,7 +11,9 @@ from functools import cached_property
 
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.latency import RoundLatencies
+from kvbench.judge.ledger import arm_totals
 from kvbench.judge.phases import measured_start
+from kvbench.judge.quality import LedgerTotals
 from kvbench.judge.round_ledger import RoundLedger
 from kvbench.judge.tiers import Tier, newest_tier
 from kvbench.judge.units import Units, independent_units
@@ -95,6 +97,20 @@ class Case:
     def alpha(self) -> float:
         """One-sided level of a single rule."""
         return (1 - self.confidence) / 2
+
+    @cached_property
+    def ledgers(self) -> list[LedgerTotals]:
+        """Of both arms, over whole rounds; nothing of an arm without a ledger."""
+        arms = (
+            (self.comparison.baseline.name, [pair.baseline.recorded for pair in self.pairs]),
+            (self.comparison.candidate.name, [pair.candidate.recorded for pair in self.pairs]),
+        )
+        return [totals for arm, rounds in arms if (totals := arm_totals(arm, rounds)) is not None]
+
+    @property
+    def trusts_ledgers(self) -> bool:
+        """Whether what they say of single requests is to be believed."""
+        return not any(totals.distrusted for totals in self.ledgers)
 
     @cached_property
     def newest_tier(self) -> Tier | None:

@@ -65,6 +65,8 @@ def _heeded(case: Case) -> bool | None:
     fewer = _effect("all", strata, case.confidence)
     if fewer is not None and fewer.ci is not None and fewer.ci[0] > 0:
         return True
+    if not case.trusts_ledgers:
+        return None
     split = np.concatenate([judged.ledger.split for judged in rounds])
     served = np.concatenate([judged.ledger.tokens("disk") for judged in rounds]) > 0
     held = np.concatenate([judged.latencies.column("holdout") for judged in rounds]) == 1

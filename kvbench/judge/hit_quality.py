@@ -15,7 +15,7 @@ import numpy as np
 from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedRound
 from kvbench.judge.columns import Bools, Floats, Rows, median, rows
-from kvbench.judge.movement import lookup_wait, movement, preemptions, tier_lives, written_bytes
+from kvbench.judge.movement import lookup_wait, movement, preemptions, read_bytes, tier_lives, written_bytes
 from kvbench.judge.neighbours import neighbours
 from kvbench.judge.paired import Levels, estimate
 from kvbench.judge.quality import HitQuality, SourceTtft, TierWorth, TokenCost
@@ -35,7 +35,8 @@ GIB = 2**30
 
 
 def hit_quality(case: Case) -> HitQuality | None:
-    """What the engine counts needs no ledger of the candidate's requests, all else does. None: there is neither."""
+    """What the engine counts needs no ledger of the candidate's requests, all else needs one that its counters bear
+    out. None: there is neither."""
     candidates = [pair.candidate for pair in case.pairs]
     counted = HitQuality(
         movement=movement(candidates),
@@ -43,7 +44,7 @@ def hit_quality(case: Case) -> HitQuality | None:
         lookup_wait_s=lookup_wait(candidates),
         preemptions=preemptions(candidates),
     )
-    if not any(judged.ledger.split.any() for judged in candidates):
+    if not case.trusts_ledgers or not any(judged.ledger.split.any() for judged in candidates):
         return None if counted == HitQuality() else counted
     requests, total = _of_both_arms(case)
     fit = fit_mix(requests, confidence=case.confidence)
@@ -254,6 +255,8 @@ def _worth(case: Case, fit: MixFit, priced: Sequence[_Priced], tier: Literal["ho
     ci = estimate(sums, case.units.look, confidence=case.confidence, levels=levels).ci
     count = len(case.pairs)
     even, total = fit.break_even(tier), float(saved.sum())
+    behind = sum(float(t.sum()) for each in priced for _, t in each.saved.values())
+    counted = read_bytes([pair.candidate for pair in case.pairs], tier, tokens / behind)
     return TierWorth(
         tier=tier,
         requests=len(saved),
@@ -264,7 +267,8 @@ def _worth(case: Case, fit: MixFit, priced: Sequence[_Priced], tier: Literal["ho
         break_even_tokens=even if even is not None and math.isfinite(even) else None,
         break_even_ci=fit.interval(lambda line: line.break_even(tier)),
         pays=_pays(fit, tier),
-        saved_s_per_gib_moved=_per_gib(total, _moved_bytes(case, tokens)),
+        saved_s_per_gib_moved=_per_gib(total, counted or _bytes_of(case, tokens)),
+        moved_by="counters" if counted else "tokens",
         saved_s_per_gib_kept=_per_gib(total / count, _kept_bytes(case, tier)),
     )
 
@@ -281,7 +285,7 @@ def _per_gib(saved_s: float, amount_bytes: float | None) -> float | None:
     return saved_s / (amount_bytes / GIB) if amount_bytes else None
 
 
-def _moved_bytes(case: Case, tokens: float) -> float | None:
+def _bytes_of(case: Case, tokens: float) -> float | None:
     per_token = case.pairs[0].candidate.recorded.capacities.get("kv_bytes_per_token")
     return None if per_token is None else tokens * per_token
 

@@ -33,12 +33,14 @@ DECIDED: dict[Status, str] = {
 
 def judge_hits(case: Case) -> Ruling:
     """Hits of all new tiers together; of several, also those of the newest alone where they are proven slower: the
-    tiers before it may hide that.
+    tiers before it may hide that. Which tier served a request only a ledger tells that the counters bear out.
     """
     served = [_served(pair) for pair in case.pairs]
     together = _judged(case, served, None)
     newest = case.newest_tier if len(case.added_tiers) > 1 else None
-    alone = _judged(case, served, newest) if newest is not None and together is not None else None
+    alone = None
+    if newest is not None and together is not None and case.trusts_ledgers:
+        alone = _judged(case, served, newest)
     if alone is not None and alone.result.status == "fail":
         return alone
     return together if together is not None else _unknown(case)

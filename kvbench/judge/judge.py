@@ -21,7 +21,6 @@ from kvbench.judge.held_out import held_out
 from kvbench.judge.hit_quality import hit_quality, losses
 from kvbench.judge.host_path import host_paths
 from kvbench.judge.instrument import instrument
-from kvbench.judge.ledger import ledger_totals
 from kvbench.judge.predicted import source_predictions
 from kvbench.judge.sources import SOURCES, add_sources
 from kvbench.judge.tier_activity import tier_activity
@@ -96,7 +95,7 @@ def judge(comparison: Comparison) -> CandidateVerdict:
         instrument=instrument(comparison, case),
         latency=latency,
         who_pays=who_pays(case),
-        ledger=ledger_totals(case),
+        ledger=case.ledgers,
         hits=hits,
         holdout=held_out(case),
         prediction=source_predictions(case),

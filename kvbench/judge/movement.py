@@ -11,7 +11,7 @@ from kvbench.judge.case import JudgedRound
 from kvbench.judge.phases import measured_start
 from kvbench.judge.quality import Movement, TierLives
 
-__all__ = ["CASCADE", "lookup_wait", "movement", "preemptions", "tier_lives", "written_bytes"]
+__all__ = ["CASCADE", "lookup_wait", "movement", "preemptions", "read_bytes", "tier_lives", "written_bytes"]
 
 CASCADE = "host to disk (cascade)"
 WAYS = {
@@ -74,6 +74,17 @@ def written_bytes(rounds: Sequence[JudgedRound]) -> float | None:
     file exists already, of which it writes nothing."""
     total = _sum(rounds, lambda judged: judged.recorded.counters.increase("disk_write_bytes"))
     return total / len(rounds) if total else None
+
+
+def read_bytes(rounds: Sequence[JudgedRound], tier: str, share: float) -> float | None:
+    """Out of a tier, in whole chunks and used or not, as the engine counts; None: it does not count that.
+
+    Loads to the device are counted whatever tier they came from: `share` of their tokens came from this one.
+    """
+    if tier == "disk":
+        return _total(rounds, "disk_read_bytes")
+    loaded = _total(rounds, "host_load_bytes")
+    return None if loaded is None else share * loaded
 
 
 def _total(rounds: Sequence[JudgedRound], name: str) -> float | None:

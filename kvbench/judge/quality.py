@@ -43,6 +43,8 @@ class LedgerTotals(JudgeModel):
     counters: dict[str, float | None]
     mismatch_points: dict[str, float | None]
     """Ledger less counters, in per cent of the prompt tokens; None: the engine does not count that source."""
+    distrusted: str | None = None
+    """Why nothing is told by request: the counters say otherwise, by more than what is unattributed explains."""
 
 
 class SourceTtft(JudgeModel):
@@ -108,6 +110,9 @@ class TierWorth(JudgeModel):
     pays: Literal["yes", "never", "unknown"]
     """Whether a token from the tier costs less than a computed one, as far as the interval tells."""
     saved_s_per_gib_moved: float | None = None
+    """Of what the engine read out of the tier, used or not."""
+    moved_by: Literal["counters", "tokens"] = "tokens"
+    """Whether the engine counts that; else it is the bytes of the tokens that requests had from the tier."""
     saved_s_per_gib_kept: float | None = None
     """Of one round, as a tier keeps its bytes all through it; of the disk at least so much, as engines count more
     written than they keep."""

@@ -78,9 +78,12 @@ def ledger_table(arms: list[LedgerTotals]) -> TableView:
     )
     used = dict.fromkeys(name for arm in arms for name in arm.evidence)
     meaning = "; ".join(f"{name}: {EVIDENCE[name]}" for name in used if name in EVIDENCE)
+    distrusted = "".join(
+        f" {sentence[:1].upper()}{sentence[1:]}." for arm in arms if (sentence := plain(arm.distrusted or ""))
+    )
     return TableView(
         "The ledger of requests against the engine's counters",
-        f"Whole rounds, their filling included. Requests by evidence: {evidence}. {meaning}.",
+        f"Whole rounds, their filling included. Requests by evidence: {evidence}. {meaning}.{distrusted}",
         ("Arm", "Source", "Ledger", "Counters", "Difference"),
         tuple(rows),
         right=2,
@@ -158,13 +161,20 @@ def _worth(worth: list[TierWorth]) -> TableView:
     return TableView(
         "What promotions were worth",
         "Against computing the same tokens, by the fitted costs; below zero is lost. Per GiB kept: of one round, "
-        "by the host's size and by what was written to disk, of which engines count too much. "
+        "by the host's size and by what was written to disk, of which engines count too much. Per GiB moved: by "
+        f"{_moved_by(worth)}. "
         + " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in map(worth_sentence, worth)),
         ("Tier", "Requests", "Tokens", "Saved", "Lost", "Faster from", "Per GiB moved", "Per GiB kept"),
         rows,
         right=1,
         brief=True,
     )
+
+
+def _moved_by(worth: list[TierWorth]) -> str:
+    if all(row.moved_by == "counters" for row in worth):
+        return "the engine's counters"
+    return "the tokens that requests had from the tier, as the engine does not count what was read"
 
 
 def _break_even(row: TierWorth) -> str:

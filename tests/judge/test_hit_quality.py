@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -17,16 +18,13 @@ from kvbench.judge.evidence import Comparison, RoundPair
 from kvbench.judge.held_out import _effect, _Stratum
 from kvbench.judge.hit_quality import hit_quality
 from kvbench.judge.judge import judge
-from kvbench.judge.neighbours import neighbours
 from kvbench.judge.quality import HitQuality, Holdout
 from kvbench.judge.verdict import CandidateVerdict, Outcome
 from kvbench.plan.cost_mix import METHOD
-from kvbench.record.tables import LEDGER
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
 from kvbench.workload.build import build_schedule
-from tests.judge.build import arm_round, as_table, comparison, request_rows
 
 COMPUTED_S, LOAD_BLOCK_S, READ_BLOCK_S, BLOCK = 1.25e-4, 2.5e-4, 5e-4, 128
 ROUNDS = 3
@@ -150,7 +148,8 @@ def test_good_promotions_saved_what_computing_would_have_taken() -> None:
         assert row.lost_share < 0.1
         assert row.break_even_tokens is not None
         assert row.break_even_tokens < 1024
-        assert row.saved_s_per_gib_moved == pytest.approx(row.saved_s / (row.tokens * 2048 / 2**30))
+        assert row.saved_s_per_gib_moved == pytest.approx(row.saved_s / (row.tokens * 2048 / 2**30), rel=0.02)
+        assert row.moved_by == "counters"
     a_round = rows["host"].saved_s / ROUNDS
     assert rows["host"].saved_s_per_gib_kept == pytest.approx(a_round / (200 * 262_144 / 2**30))
 
@@ -303,6 +302,62 @@ def test_without_a_ledger_what_the_engine_counts_is_said_and_nothing_of_single_r
     assert found.verdict is verdict().verdict
 
 
+def lying(tokens: int, *, to: str = "unattributed") -> CandidateVerdict:
+    """So many tokens of each of the candidate's requests from the disk are booked elsewhere by its ledger."""
+
+    def changed(ledger: pd.DataFrame) -> pd.DataFrame:
+        moved = ledger["disk"].clip(upper=tokens)
+        return ledger.assign(**{"disk": ledger["disk"] - moved, to: ledger[to] + moved})
+
+    whole = compared()
+    pairs = tuple(
+        replace(pair, candidate=replace(pair.candidate, ledger=changed(pair.candidate.ledger)))
+        for pair in whole.pairs
+    )
+    return judge(replace(whole, pairs=pairs))
+
+
+def test_a_ledger_that_the_counters_deny_tells_nothing_of_single_requests() -> None:
+    denied = lying(2048, to="host")
+    (why,) = [arm.distrusted for arm in denied.ledger if arm.arm == "tiered"]
+    assert why is not None
+    assert re.match(r"the ledger of tiered has \d+\.\d points more prompt tokens from host than the engine", why)
+    assert denied.hits is not None
+    assert (denied.hits.worth, denied.hits.costs, denied.hits.ttft_by_source) == ([], [], [])
+    assert denied.hits.movement == quality().movement
+    assert [arm.distrusted for arm in verdict().ledger] == [None, None]
+
+
+def test_what_a_ledger_leaves_open_is_no_reason_to_distrust_it() -> None:
+    vague = lying(2048)
+    assert [arm.distrusted for arm in vague.ledger] == [None, None]
+    assert min(off for off in vague.ledger[1].mismatch_points.values() if off is not None) < -5
+    assert vague.hits is not None
+    assert vague.hits.worth
+
+
+def test_what_was_moved_is_what_the_engine_counts_also_where_nobody_used_it() -> None:
+    whole = compared()
+    twice = ("host_load_bytes", "disk_read_bytes")
+
+    def moved_more(metrics: pd.DataFrame) -> pd.DataFrame:
+        return metrics.assign(value=metrics["value"].where(~metrics["name"].isin(twice), 2 * metrics["value"]))
+
+    def uncounted(metrics: pd.DataFrame) -> pd.DataFrame:
+        return metrics[~metrics["name"].isin(twice)]
+
+    for change, factor, by in ((moved_more, 0.5, "counters"), (uncounted, 1.0, "tokens")):
+        pairs = tuple(
+            replace(pair, candidate=replace(pair.candidate, metrics=change(pair.candidate.metrics)))
+            for pair in whole.pairs
+        )
+        found = hit_quality(build_case(replace(whole, pairs=pairs)))
+        assert found is not None
+        for row, usual in zip(found.worth, quality().worth, strict=True):
+            assert row.saved_s_per_gib_moved == pytest.approx(factor * usual.saved_s_per_gib_moved, rel=0.02)
+            assert row.moved_by == by
+
+
 def test_without_a_ledger_and_without_counters_nothing_is_said() -> None:
     bare = compared()
     pairs = tuple(
@@ -324,54 +379,3 @@ def test_whether_a_tier_pays_is_said_as_far_as_the_interval_tells() -> None:
     found = hit_quality(build_case(once))
     assert found is not None
     assert {row.pays for row in found.worth} == {"unknown"}
-
-
-# neighbours, by hand
-
-
-def neighbour_round(index: int, slower: float) -> RoundPair:
-    """Every tenth second a promotion of five seconds; others answer in 0.2 s, and `slower` more meanwhile."""
-    sent = np.arange(0, 200, 1.0)
-    promoted = sent % 10 == 0
-    during = (sent % 10 < 5) & ~promoted
-    ttft = np.where(promoted, 4.9, 0.2 + np.where(during, slower, 0.0))
-    frame, tokens = request_rows(ttft, gaps=0.02)
-    frame = frame.assign(intended_s=10 + sent, sent_s=10 + sent, first_token_s=10 + sent + ttft)
-    ledger = as_table(
-        pd.DataFrame(
-            {
-                "id": frame["id"],
-                "prompt_tokens": 1000,
-                "computed": np.where(promoted, 100, 1000),
-                "device": 0,
-                "host": np.where(promoted, 900, 0),
-                "disk": 0,
-                "unattributed": 0,
-                "evidence": "engine",
-            }
-        ),
-        LEDGER,
-    )
-    side = arm_round("tiered", index, frame, tokens, ledger=ledger)
-    return RoundPair(index, side, side)
-
-
-def test_neighbours_wait_while_others_are_promoted() -> None:
-    pairs = [neighbour_round(index, slower) for index, slower in ((1, 0.1), (2, 0.11), (3, 0.09))]
-    case = build_case(comparison(pairs))
-    found = neighbours(case, [np.zeros(len(pair.candidate.latencies)) for pair in case.pairs])
-    assert found is not None
-    assert found.effect_s == pytest.approx(0.1)
-    assert found.effect_ci is not None
-    assert found.effect_ci[0] > 0
-    assert found.ttft_service_quiet_s == pytest.approx(0.2)
-    assert (found.during, found.quiet) == (3 * 80, 3 * 100)
-    assert hit_quality(case) is not None
-
-
-def test_without_quiet_times_there_is_nothing_to_compare() -> None:
-    pair = neighbour_round(1, 0.1)
-    everywhere = pair.candidate.ledger.assign(host=900, computed=100)
-    side = replace(pair.candidate, ledger=everywhere)
-    case = build_case(comparison([RoundPair(1, side, side)]))
-    assert neighbours(case, [np.zeros(len(case.pairs[0].candidate.latencies))]) is None

@@ -126,6 +126,15 @@ def test_every_figure_has_its_unit_and_its_interval(told: ReportData) -> None:
     assert tables["Held out of the secondary tier"][0][-1] == "−500 ms [−700 ms, −300 ms]"
 
 
+def test_a_ledger_that_is_not_believed_says_so_and_what_was_moved_says_by_what(told: ReportData) -> None:
+    why = "the ledger of host-and-disk has 9.0 points more prompt tokens from host than the engine counted"
+    ledger = [LEDGER.model_copy(update={"distrusted": why})]
+    verdict = told.verdict.model_copy(update={"ledger": ledger})
+    notes = {table.heading: table.note for table in view(replace(told, verdict=verdict)).candidates[0].hits}
+    assert f"The {why[4:]}." in notes["The ledger of requests against the engine's counters"]
+    assert "Per GiB moved: by the tokens that requests had from the tier" in notes["What promotions were worth"]
+
+
 @pytest.mark.parametrize(
     ("heeded", "words", "difference"),
     [
