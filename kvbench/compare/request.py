@@ -9,7 +9,7 @@ from rich.console import Console
 from kvbench.errors import InputError
 from kvbench.record.manifest import Manifest
 from kvbench.report.streams import say
-from kvbench.spec.crosscheck import check_experiment
+from kvbench.spec.crosscheck import check_experiment, check_holdout
 from kvbench.spec.loading import Experiment, load_experiment, load_profile, load_rules, load_workload
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rounds, Rules
@@ -48,6 +48,7 @@ def prepared(request: Request, console: Console) -> tuple[Experiment, list[str]]
 def read_arm(profile: str, workload: str) -> tuple[Profile, Workload]:
     """What `run` records. InputError names file and line."""
     arm, load = load_profile(profile), load_workload(workload)
+    check_holdout(load, [arm])
     check_supported(arm)
     check_supported(load)
     return arm, load

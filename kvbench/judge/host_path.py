@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from kvbench.judge import wording
 from kvbench.judge.evidence import ArmRound, Comparison
 from kvbench.judge.instrument import host_values
 from kvbench.judge.quality import ArmHost, HostReading
 from kvbench.spec.host_figures import GPU_ABSENT, HOST_FIGURES, NO_GPU, host_figure
-from kvbench.spec.profile import Profile
+from kvbench.spec.profile import DeviceTier, Profile
 from kvbench.spec.workload import Workload
 
 __all__ = ["arm_host", "host_paths"]
@@ -32,14 +33,30 @@ def arm_host(profile: Profile, rounds: Sequence[ArmRound], workload: Workload) -
     if not readings:
         return None
     host = profile.tiers.host
-    proven = [told for each in rounds if (told := each.capacities.get("host_bytes")) is not None]
+    blocks = _proven(rounds, "device_blocks")
     return ArmHost(
         arm=profile.name,
         readings=readings,
         no_gpu=_no_gpu(rounds, workload),
+        device_asked=_asked(profile.tiers.device),
+        device_proven_blocks=None if blocks is None else int(blocks),
         host_tier_asked_bytes=None if host is None else float(host.size),
-        host_tier_proven_bytes=proven[-1] if proven else None,
+        host_tier_proven_bytes=_proven(rounds, "host_bytes"),
     )
+
+
+def _proven(rounds: Sequence[ArmRound], name: str) -> float | None:
+    """By the last engine that proved it."""
+    told = [size for each in rounds if (size := each.capacities.get(name)) is not None]
+    return told[-1] if told else None
+
+
+def _asked(device: DeviceTier) -> str:
+    if device.blocks is not None:
+        return wording.count(device.blocks, "block")
+    if device.memory_utilization is not None:
+        return f"{wording.share(device.memory_utilization)} of the GPU's memory"
+    return "what the engine takes"
 
 
 def _names(rounds: Sequence[ArmRound]) -> list[str]:

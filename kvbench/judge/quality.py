@@ -210,6 +210,10 @@ class ArmHost(JudgeModel):
     readings: list[HostReading]
     no_gpu: str | None = None
     """Why no GPU was read; None: some were, or it was not looked for."""
+    device_asked: str = "what the engine takes"
+    """By the profile, in words."""
+    device_proven_blocks: int | None = None
+    """What the running engine says that it has; None: it does not."""
     host_tier_asked_bytes: float | None = None
     """By the profile; None: it has no host tier."""
     host_tier_proven_bytes: float | None = None

@@ -32,9 +32,17 @@ def host_tables(arms: Sequence[ArmHost]) -> tuple[TableView, ...]:
 
 def _tier_rows(arms: Sequence[ArmHost]) -> list[tuple[str, ...]]:
     """What the tiers asked for and what the engine proved to have; the samples below say what it maps and fills."""
+    device = [
+        ("device tier asked for", *(plain(arm.device_asked) for arm in arms)),
+        (
+            "device tier as proven",
+            *(MISSING if (n := arm.device_proven_blocks) is None else f"{n:,} blocks" for arm in arms),
+        ),
+    ]
     if all(arm.host_tier_asked_bytes is None for arm in arms):
-        return []
+        return device
     return [
+        *device,
         ("host tier asked for", *(_tier(arm, arm.host_tier_asked_bytes) for arm in arms)),
         ("host tier as proven", *(_tier(arm, arm.host_tier_proven_bytes) for arm in arms)),
     ]

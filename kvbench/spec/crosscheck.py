@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from kvbench.spec.rules import Rules
 from kvbench.spec.spelling import did_you_mean
 from kvbench.spec.workload import Workload
 
-__all__ = ["check_experiment", "differences", "named_differences", "tier_differences"]
+__all__ = ["check_experiment", "check_holdout", "differences", "named_differences", "tier_differences"]
 
 # They change when and where an engine is reached, not what it does; what is injected stands for faults of its own.
 _MAY_DIFFER = (
@@ -32,6 +32,7 @@ def check_experiment(experiment: Experiment) -> list[str]:
     _check_disk_paths(experiment)
     _check_classes(experiment.rules, experiment.workload)
     _check_limits(experiment.rules)
+    check_holdout(experiment.workload, experiment.arms)
     return list(_warnings(experiment))
 
 
@@ -131,6 +132,16 @@ def _check_limits(rules: Rules) -> None:
         raise InputError("the rules hold no rule, so there is nothing to decide", where=where(rules))
 
 
+def check_holdout(workload: Workload, arms: Sequence[Profile]) -> None:
+    """InputError when requests are to be sent past a tier that no arm has."""
+    if workload.tier_holdout and not any(arm.tiers.behind_host for arm in arms):
+        raise InputError(
+            "tier_holdout: no arm has a tier behind the host that requests could be sent past",
+            where=where(workload, "tier_holdout"),
+            do="add `disk` to the tiers of an arm (of an attached server: declare the one it has), or leave it out",
+        )
+
+
 def _warnings(experiment: Experiment) -> Iterator[str]:
     rules = experiment.rules
     if not rules.benefits:
@@ -151,6 +162,8 @@ def _warnings(experiment: Experiment) -> Iterator[str]:
                 f"'{candidate.name}' changes more than one tier dimension ({', '.join(inside)}): the verdict is "
                 "about all of them together and cannot tell which one it was"
             )
+        if experiment.workload.tier_holdout and not candidate.tiers.behind_host:
+            yield f"'{candidate.name}' has no tier behind the host, so none of its requests is held out"
         unused = [key for key in experiment.allowed if key not in named_differences(experiment.baseline, candidate)]
         if unused:
             yield f"'{candidate.name}' was allowed to differ in {', '.join(unused)}, and does not"

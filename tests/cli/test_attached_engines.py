@@ -149,6 +149,7 @@ def test_what_the_tier_behind_the_host_does_is_measured_on_the_running_server(tm
     measured = rows[rows["measured"]]
     assert effect["held"] == int(measured["holdout"].sum()) > 5
     assert effect["kept"] == int((~measured["holdout"].astype(bool)).sum()) > 5
+    assert effect["heeded"] is True
     assert effect["difference_s"] < 0, "computing a document again costs more than reading it"
     assert found.verdict["sources"]["tiered"]["disk"] > 0
 

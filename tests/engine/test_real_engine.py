@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -34,9 +36,9 @@ def a_profile(env: EngineEnvironment, tmp_path: Path, *, tiered: bool) -> Profil
     )
 
 
-def ask(base_url: str) -> dict:
-    """One completion of three blocks of tokens."""
-    body = {"model": "tiny", "prompt": list(range(32, 232)) * 2, "max_tokens": 4, "ignore_eos": True}
+def ask(base_url: str, prompt: Sequence[int] = (*range(32, 232), *range(32, 232)), **more: object) -> dict:
+    """One completion, of three blocks of tokens unless told."""
+    body = {"model": "tiny", "prompt": list(prompt), "max_tokens": 4, "ignore_eos": True, **more}
     answer = httpx.post(f"{base_url}/v1/completions", json=body, timeout=120, trust_env=False)
     answer.raise_for_status()
     return answer.json()["usage"]
@@ -68,6 +70,31 @@ def test_an_engine_is_launched_proven_reset_and_leaves_nothing(
     check_free(int(endpoint.base_url.rpartition(":")[2]))
     assert not (tmp_path / "kv").exists()
     assert not [path for path in (kvbench_home() / "leases").glob("*.json") if '"arm-1"' in path.read_text()]
+
+
+def test_a_request_is_served_past_the_disk_when_it_asks_for_that(
+    engine_env: EngineEnvironment, tmp_path: Path
+) -> None:
+    """Given two documents that are on the disk alone, then the one that asks is computed, and the other is read."""
+    disk = plan_disk_directory(tmp_path / "kv", "arm-1")
+    profile = a_profile(engine_env, tmp_path, tiered=True)
+    engine = create_engine(profile, Launch(tmp_path, tmp_path / "engine-1.log", disk, "arm-1"))
+
+    def document(number: int, tokens: int) -> list[int]:
+        return random.Random(number).choices(range(32, 232), k=tokens)
+
+    try:
+        endpoint = engine.start(print)
+        assert endpoint.past_secondary is not None
+        for number in (1, 2):
+            ask(endpoint.base_url, document(number, 1100))
+        for number in range(3, 9):
+            ask(endpoint.base_url, document(number, 8000))  # more than the device and the host hold together
+        held_out = ask(endpoint.base_url, document(1, 1100), **endpoint.past_secondary)
+        assert held_out["prompt_tokens_details"]["cached_tokens"] == 0
+        assert ask(endpoint.base_url, document(2, 1100))["prompt_tokens_details"]["cached_tokens"] == 1024
+    finally:
+        engine.stop()
 
 
 def test_blocks_of_fp8_are_proven_and_a_processor_without_them_is_named(

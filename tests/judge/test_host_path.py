@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import pytest
 
-from kvbench.judge.host_path import host_paths
+from kvbench.judge.host_path import arm_host, host_paths
 from kvbench.judge.judge import judge
 from kvbench.judge.quality import ArmHost
 from kvbench.record.tables import HOST
+from kvbench.spec.profile import DeviceTier
 from tests.judge.build import TIERED, as_table, comparison, good_pairs
 from tests.judge.change import with_candidate
 
@@ -69,6 +70,23 @@ def test_what_the_tier_asked_for_stands_beside_what_the_engine_proved() -> None:
     assert (found.host_tier_asked_bytes, found.host_tier_proven_bytes) == (64 * 2.0**20, 65e6)
     assert {r.name: r.max for r in found.readings} == {"engine_shm_mapped_bytes": 60e6, "shm_used_bytes": 61e6}
     assert tiered(host).host_tier_proven_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        ({"blocks": 130}, "130 blocks"),
+        ({"memory_utilization": 0.85}, "85 % of the GPU's memory"),
+        ({}, "what the engine takes"),
+    ],
+)
+def test_what_the_device_was_asked_for_stands_beside_what_the_engine_has(device: dict, words: str) -> None:
+    arm = TIERED.model_copy(update={"tiers": TIERED.tiers.model_copy(update={"device": DeviceTier(**device)})})
+    sampled = samples({"cpu_busy_cores": [1.0]})
+    pairs = with_candidate(good_pairs(), 0, host=sampled, capacities={"device_blocks": 129.0})
+    found = arm_host(arm, [pairs[0].candidate], comparison(pairs).workload)
+    assert found is not None
+    assert (found.device_asked, found.device_proven_blocks) == (words, 129)
 
 
 def test_a_verdict_has_both_arms_and_nothing_of_one_that_was_not_sampled() -> None:

@@ -39,6 +39,8 @@ CANDIDATE = ArmHost(
         reading("gpu0_clock_hz", "Hz", 1980e6, 1980e6, 1200e6),
         reading("gpu0_pcie_generation", None, 5, 5, 1),
     ],
+    device_asked="130 blocks",
+    device_proven_blocks=129,
     host_tier_asked_bytes=64 * 2.0**20,
     host_tier_proven_bytes=60 * 2.0**20,
 )
@@ -53,6 +55,8 @@ def test_every_figure_stands_in_a_row_with_a_column_for_each_arm() -> None:
     (table,) = host_tables([BASELINE, CANDIDATE])
     assert table.header == ("Figure", "baseline", "host-and-disk")
     assert table.rows == (
+        ("device tier asked for", "what the engine takes", "130 blocks"),
+        ("device tier as proven", "–", "129 blocks"),
         ("host tier asked for", "none", "64 MiB"),
         ("host tier as proven", "none", "60 MiB"),
         ("CPU in use", "1.2 cores / 2 cores", "1.4 cores / 2 cores"),

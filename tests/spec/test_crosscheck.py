@@ -11,6 +11,7 @@ from kvbench.spec.crosscheck import check_experiment, differences, tier_differen
 from kvbench.spec.loading import Experiment, load_profile, load_rules, load_workload
 from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
+from kvbench.spec.shipped import shipped_path
 from kvbench.spec.support import check_supported
 from kvbench.spec.workload import Workload
 
@@ -66,6 +67,21 @@ def test_disk_tiers_side_by_side_are_fine(tmp_path: Path) -> None:
     two = profile(tmp_path, "two", tiers=disk(tmp_path / "kv2"))
     warnings = check_experiment(experiment(one, two))
     assert warnings == ["'two' is the baseline under another name"]
+
+
+def test_requests_are_held_out_of_a_tier_that_is_there(tmp_path: Path) -> None:
+    workload = tmp_path / "w.yaml"
+    workload.write_text(shipped_path("workload", "demo").read_text() + "tier_holdout: 10%\n")
+    load, base = load_workload(workload), profile(tmp_path, "base")
+    host = profile(tmp_path, "host", tiers="tiers: {host: {size: 1MiB}}")
+    with pytest.raises(InputError, match=r"w\.yaml:\d+: tier_holdout: no arm has a tier behind the host"):
+        check_experiment(experiment(base, host, workload=load))
+    (tmp_path / "kv").mkdir()
+    both = profile(tmp_path, "both", tiers=disk(tmp_path / "kv"))
+    said = check_experiment(experiment(base, host, both, workload=load))
+    assert [line for line in said if "held out" in line] == [
+        "'host' has no tier behind the host, so none of its requests is held out"
+    ]
 
 
 def test_a_class_that_the_workload_lacks_is_refused_with_the_nearest(tmp_path: Path) -> None:
