@@ -2,8 +2,9 @@
 
 `python -m tests.proofs.sources_at_8k [--seconds N] [--at-once N...]` records one arm with a host and a disk tier
 under short prompts and documents of 8,192 tokens, first three of them under way at once, then one, and prints the
-tables of the reports. It X more than 2 points from the engine's counters, one at a time by anything at all, or when TTFT does not rise
-from device over host and disk to computed. Seven minutes.
+tables of the reports. It exits with 1 when there are fewer than 300 requests or none at once, when the ledger by
+KV events is more than 2 points from the engine's counters, one at a time by anything at all, or when TTFT does not
+rise from device over host and disk to computed. Seven minutes.
 """
 
 from __future__ import annotations
