@@ -45,8 +45,8 @@ def _promotions(arms: Sequence[TierActivity]) -> TableView:
     return TableView(
         "Promotions from disk: waiting against transfer",
         "Means of the measured parts. Waiting is from being asked for to being ready in the host tier; transfer is "
-        "the time in reads; the rest is queueing, look-ups included; at least, as reads that overlap are added up. Of loads from the "
-        "host to the device engines tell the transfer alone.",
+        "the time in reads; the rest is queueing, look-ups included; at least, as reads that overlap are added up. "
+        "Of loads from the host to the device engines tell the transfer alone.",
         ("Arm", "Means of", "Waiting", "Transfer", "Queueing"),
         rows,
         right=2,
