@@ -1,8 +1,8 @@
 """Which prompt is sent next, and from where it is then to come. Pure; sizes in tokens.
 
-Every prompt is computed when it is new, hit on the device when it is sent again at once, found in the host once
-enough others have pushed it off the device, and on disk once enough others have pushed it out of the host. The
-prompts push each other on, so that none is sent for nothing but that.
+Every prompt is computed when it is new, hit on the device when it is sent again at once, a few times, found in the
+host once enough others have pushed it off the device, and on disk once enough others have pushed it out of the
+host. The prompts push each other on, so that none is sent for nothing but that.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ __all__ = ["FRUITLESS", "Line", "Prompt", "Step"]
 FRUITLESS = 8
 """A source that was missed so often without having been hit once is given up: it cannot be forced here."""
 
+DEVICE_HITS = 3
+"""Of every prompt that was computed. They take milliseconds where computing took a second, and what a token costs
+from the device is the smallest of all costs, so that it takes most samples to tell it from the next."""
 PUSH = 1.1
 """How many times a tier's size is sent before a prompt counts as pushed out of it. A miss raises it by RAISE."""
 REACH = 0.95
@@ -59,6 +62,8 @@ class Line:
     """`wanted` as it was in the beginning; a source may be given up later."""
     _used: list[Prompt] = field(default_factory=list)
     _next: Prompt | None = None
+    _again: int = 0
+    """How often it is still to be hit on the device."""
     _number: int = 0
     _sent: dict[int, int] = field(default_factory=dict)
     """New prompts by length."""
@@ -72,7 +77,9 @@ class Line:
     def step(self) -> Step:
         """What to send now."""
         if self._next is not None:
-            prompt, self._next = self._next, None
+            prompt, self._again = self._next, self._again - 1
+            if self._again == 0:
+                self._next = None
             return Step(prompt, "device")
         waiting = [(prompt, behind) for prompt, behind in self._behind() if prompt.waits_for is not None]
         self._let_go(waiting)
@@ -81,7 +88,7 @@ class Line:
                 return Step(prompt, prompt.waits_for)
         prompt = self._new(waiting)
         if self.wanted["device"]:
-            self._next = prompt
+            self._next, self._again = prompt, DEVICE_HITS
         return Step(prompt, "computed")
 
     def used(self, step: Step) -> None:
@@ -111,6 +118,8 @@ class Line:
             self.reach_host *= LOWER
         elif step.source == "disk" and shallower:
             self.push_host = min(self.push_host * RAISE, MOST_PUSH)
+        if step.source == "device":
+            self._next = None
         if step.source in ("computed", "device"):
             step.prompt.waits_for = None
         elif not shallower:

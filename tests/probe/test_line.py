@@ -10,7 +10,7 @@ import pytest
 
 from kvbench.engine.base import Effective
 from kvbench.errors import InputError
-from kvbench.probe.line import Line
+from kvbench.probe.line import DEVICE_HITS, Line
 from kvbench.probe.setting import Room, choose_lengths, room_of
 from kvbench.spec.profile import Profile
 from tests.plan.test_geometry import PLAIN
@@ -83,6 +83,20 @@ def test_every_source_is_hit_at_every_length_and_hardly_a_probe_is_lost(host: in
     for source in ("computed", "device", "host", "disk"):
         counts = [hits[source, length] for length in choose_lengths(room, ())]
         assert min(counts) >= 10, (source, counts)
+
+
+def test_what_costs_least_to_probe_and_is_hardest_to_tell_is_probed_most() -> None:
+    hits, _ = play(a_room(), 1000)
+    for length in choose_lengths(a_room(), ()):
+        assert hits["device", length] == pytest.approx(DEVICE_HITS * hits["computed", length], abs=DEVICE_HITS)
+
+
+def test_a_prompt_that_is_not_on_the_device_is_not_looked_for_there_again() -> None:
+    line = Line(a_room(), (UNIT,))
+    line.hit(first := line.step())
+    line.used(first)
+    line.missed(again := line.step(), False)
+    assert [first.source, again.source, line.step().source] == ["computed", "device", "computed"]
 
 
 def test_without_a_disk_the_host_is_the_last() -> None:
