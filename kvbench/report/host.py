@@ -32,6 +32,8 @@ def host_tables(arms: Sequence[ArmHost]) -> tuple[TableView, ...]:
 
 def _tier_rows(arms: Sequence[ArmHost]) -> list[tuple[str, ...]]:
     """What the tiers asked for and what the engine proved to have; the samples below say what it maps and fills."""
+    if not arms:
+        return []
     device = [
         ("device tier asked for", *(plain(arm.device_asked) for arm in arms)),
         (

@@ -136,7 +136,7 @@ def check_holdout(workload: Workload, arms: Sequence[Profile]) -> None:
     """InputError when requests are to be sent past a tier that no arm has."""
     if workload.tier_holdout and not any(arm.tiers.behind_host for arm in arms):
         raise InputError(
-            "tier_holdout: no arm has a tier behind the host that requests could be sent past",
+            "no arm has a tier behind the host that requests could be sent past",
             where=where(workload, "tier_holdout"),
             do="add `disk` to the tiers of an arm (of an attached server: declare the one it has), or leave it out",
         )

@@ -144,9 +144,9 @@ def test_people_are_told_what_the_time_leaves_out(capsys: pytest.CaptureFixture[
     show_plan(Console(width=200), plan_comparison(load, []))
     told = capsys.readouterr().out
     assert "; nothing was started" in told
-    assert "fill the tiers" not in told
+    assert "which fill the tiers" not in told
     prefixes = {"a": {"prefix": {"tokens": 512, "pool": 3}, "suffix_tokens": 64, "output_tokens": 4}}
     load = experiment(P90, classes=prefixes, prime="each_prefix_once")
     show_plan(Console(width=200), plan_comparison(load, []))
     told = capsys.readouterr().out
-    assert "and for each arm and round what 3 prompts (1,536 tokens) take, which fill the tiers" in told
+    assert "and for each arm and round what 3 prompts (1,560 tokens) take, which fill the tiers" in told

@@ -22,8 +22,9 @@ def neighbour_round(index: int, slower: float) -> RoundPair:
     promoted = sent % 10 == 0
     during = (sent % 10 < 5) & ~promoted
     ttft = np.where(promoted, 4.9, 0.2 + np.where(during, slower, 0.0))
-    frame, tokens = request_rows(ttft, gaps=np.where(during & (sent % 10 < 4), 0.03, 0.02))
-    frame = frame.assign(intended_s=10 + sent, sent_s=10 + sent, first_token_s=10 + sent + ttft)
+    gaps = np.where(during & (sent % 10 < 4), 0.03, 0.02)
+    frame, tokens = request_rows(ttft, gaps=gaps, start_s=9.5, span_s=len(sent))
+    frame = frame.assign(sent_s=frame["intended_s"])
     ledger = as_table(
         pd.DataFrame(
             {
