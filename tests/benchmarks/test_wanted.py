@@ -1,4 +1,4 @@
-"""Every figure that the load driver is asked for is judged by its benchmark, and each of them can be missed."""
+"""Every figure that the load driver and doctor are asked for is judged by its benchmark, and each can be missed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.benchmarks import (
     bench_client_peers,
     bench_client_schedule,
     bench_client_start,
+    bench_doctor,
     bench_prompts,
     neutral,
 )
@@ -90,6 +91,11 @@ CASES: dict[str, tuple[Judge, Figures, Figures]] = {
         lambda w, figures: bench_prompts.judge(w, (32, 255), figures),
         {"made": 21.0, "encoded": 101.0},
         {"made": 19.0, "encoded": 99.0},
+    ),
+    "doctor": (
+        bench_doctor.judge,
+        {"cpu/host-and-disk": 19.0, "tensorrt-llm/host": 19.0},
+        {"cpu/host-and-disk": 20.1, "tensorrt-llm/host": 20.1},
     ),
 }  # fmt: skip
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import time
 from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,10 +20,14 @@ from kvbench.compare.preflight import check_host
 from kvbench.doctor.check import Check, failed, passed, skipped, warned
 from kvbench.doctor.copying import measure_memory_copy
 from kvbench.doctor.host import CopySpeed
+from kvbench.engine.processes import SHM
 from kvbench.errors import InputError
 from kvbench.report.doctor import show_checks, show_value
 from kvbench.spec.loading import load_profile
-from tests.cli.invoke import kvbench, kvbench_here
+from kvbench.spec.quantity import show_bytes
+from tests.cli.invoke import Answer, kvbench, kvbench_here
+from tests.doctor.good_host import GIB
+from tests.doctor.other_tools import df, free, said_by
 
 PROFILE = """\
 name: here
@@ -45,17 +54,114 @@ def greedy(tmp_path: Path) -> Path:
     return file
 
 
-def test_every_check_is_in_the_document_and_measured_here(profile: Path, tmp_path: Path) -> None:
-    answer = kvbench("doctor", profile, "--json")
-    document = json.loads(answer.out)
-    rows = {row["id"]: row for row in document["checks"]}
+CHECKS = {
+    *("environment", "engine_version", "model_files", "port"),
+    *("memory", "cgroup_memory", "over_allocation", "huge_pages", "overcommit", "swap"),
+    *("dev_shm", "dev_shm_leftovers", "memlock", "open_files"),
+    *("gpu", "pcie", "host_to_device", "device_to_host", "gpu_memory", "gpu_load", "numa", "memory_copy"),
+    *("disk_path", "disk_filesystem", "disk_space", "disk_growth", "disk_inodes"),
+    *("disk_direct", "disk_write", "disk_read", "disk_endurance"),
+    *("clock", "governor", "load", "budget_host", "budget_disk"),
+}
+"""Of a real engine's profile; scripts look rows up by these names."""
+
+LIMIT_S = 20
+"""As asked for of a host without a GPU; it takes about five."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What one whole `kvbench doctor --json` said, and other tools before and after it."""
+
+    answer: Answer
+    alone_s: float
+    """That it took, less the time in which it waited for a processor that others had."""
+    before: dict[str, int]
+    after: dict[str, int]
+
+    @cached_property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        return {row["id"]: row for row in json.loads(self.answer.out)["checks"]}
+
+    def told(self, id_: str, slack: int) -> bool:
+        """Whether the value lies between what another tool said before and after; `slack`: for what others do."""
+        least, most = sorted((self.before[id_], self.after[id_]))
+        return bool(least - slack <= self.rows[id_]["value"] <= most + slack)
+
+
+def share_of_a_core(look_s: float = 0.3) -> float:
+    """That a process like this one gets now."""
+    began, used = time.monotonic(), time.process_time()
+    while time.monotonic() - began < look_s:
+        pass
+    return (time.process_time() - used) / (time.monotonic() - began)
+
+
+def cpu_of_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def said_elsewhere(folder: Path) -> dict[str, int]:
+    """Values of checks as other tools have them."""
+    free_bytes, free_files = map(int, df(folder, "avail", "iavail"))
+    shm = int(df(SHM, "avail")[0])
+    return {"memory": free()["Mem:"][-1], "disk_space": free_bytes, "disk_inodes": free_files, "dev_shm": shm}
+
+
+@pytest.fixture(scope="module")
+def diagnosis(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, Path]:
+    """One for the tests that only look at it, and the folder that its disk tier was to lie in."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "here.yaml").write_text(PROFILE.format(size="16MiB", disk=folder / "kv"))
+    share, before = share_of_a_core(), said_elsewhere(folder)
+    began, used = time.monotonic(), cpu_of_children_s()
+    answer = kvbench("doctor", folder / "here.yaml", "--json")
+    took, cpu = time.monotonic() - began, cpu_of_children_s() - used
+    after = said_elsewhere(folder)
+    waited = cpu * (1 / min(share, share_of_a_core()) - 1)
+    return Diagnosis(answer, took - waited, before, after), folder
+
+
+def test_every_check_is_in_the_document_and_measured_here(diagnosis: tuple[Diagnosis, Path]) -> None:
+    (seen, folder), rows = diagnosis, diagnosis[0].rows
+    assert rows.keys() == CHECKS
+    document = json.loads(seen.answer.out)
     fails = [row["id"] for row in document["checks"] if row["status"] == "fail"]
-    assert document["exit_code"] == answer.code == (4 if fails else 0)
+    assert document["exit_code"] == seen.answer.code == (4 if fails else 0)
     assert {row["status"] for row in rows.values()} <= {"ok", "warn", "fail", "skipped"}
     for id_ in ("memory_copy", "disk_write", "disk_read"):
         assert (rows[id_]["unit"], rows[id_]["value"] > 0) == ("bytes/s", True), rows[id_]
     assert rows["gpu"]["text"]
-    assert not (tmp_path / "kv").exists()
+    assert not (folder / "kv").exists()
+
+
+def test_the_whole_of_it_is_over_in_time(diagnosis: tuple[Diagnosis, Path]) -> None:
+    assert diagnosis[0].alone_s < LIMIT_S
+
+
+def test_its_figures_are_those_of_other_tools(diagnosis: tuple[Diagnosis, Path]) -> None:
+    """Other tests may start and stop engines meanwhile."""
+    (seen, folder), rows = diagnosis, diagnosis[0].rows
+    assert seen.told("memory", 2 * GIB), (seen.before, rows["memory"])
+    assert f" of {show_bytes(free()['Mem:'][0])} available" in rows["memory"]["text"]
+    assert seen.told("dev_shm", GIB), (seen.before, rows["dev_shm"])
+    assert f" free of {show_bytes(int(df(SHM, 'size')[0]))}" in rows["dev_shm"]["text"]
+    assert seen.told("disk_space", 2 * GIB), (seen.before, rows["disk_space"])
+    kind, files = df(folder, "fstype", "itotal")
+    assert kind in rows["disk_filesystem"]["text"]
+    if int(files):
+        assert seen.told("disk_inodes", 100_000), (seen.before, rows["disk_inodes"])
+    else:
+        assert rows["disk_inodes"]["status"] == "skipped"
+
+
+def test_its_limits_are_those_of_the_shell(diagnosis: tuple[Diagnosis, Path]) -> None:
+    rows = diagnosis[0].rows
+    asked = {"open_files": ("ulimit -Sn", 1), "memlock": ("ulimit -Sl", 1024)}
+    for id_, (question, unit) in asked.items():
+        (shown,) = said_by("bash", "-c", question)
+        assert rows[id_]["value"] == (None if shown == "unlimited" else int(shown) * unit)
 
 
 def test_measuring_can_be_left_out(profile: Path) -> None:

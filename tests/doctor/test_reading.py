@@ -6,9 +6,7 @@ import errno
 import os
 import resource
 import secrets
-import shutil
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -32,20 +30,14 @@ from kvbench.doctor.reading import (
 from kvbench.doctor.storage import block_devices, read_disk
 from kvbench.engine.processes import SHM
 from tests.doctor.good_host import profile
-from tests.missing import missing
+from tests.doctor.other_tools import df, free, said_by
 
 MIB = 2**20
 
 
-def said_by(*command: str) -> list[str]:
-    if shutil.which(command[0]) is None:
-        missing(f"needs {command[0]}")
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
 def test_memory_is_what_free_says() -> None:
     seen = read_memory()
-    lines = {line.split()[0]: [int(field) for field in line.split()[1:]] for line in said_by("free", "-b")[1:]}
+    lines = free()
     assert seen is not None
     total, _used, _free, shared, _cache, available = lines["Mem:"]
     assert seen.total == total
@@ -57,16 +49,14 @@ def test_memory_is_what_free_says() -> None:
 
 def test_shared_memory_is_what_df_says() -> None:
     seen = read_shm()
-    size, available = map(int, said_by("df", "-B1", "--output=size,avail", str(SHM))[1].split())
+    size, available = map(int, df(SHM, "size", "avail"))
     assert seen is not None
     assert (seen.total, seen.free) == (size, pytest.approx(available, abs=64 * MIB))
 
 
 def test_a_disk_is_what_df_and_findmnt_say(tmp_path: Path) -> None:
     seen = read_disk(tmp_path / "not" / "there" / "yet")
-    kind, available, files, left = said_by("df", "-B1", "--output=fstype,avail,itotal,iavail", str(tmp_path))[
-        1
-    ].split()
+    kind, available, files, left = df(tmp_path, "fstype", "avail", "itotal", "iavail")
     assert (seen.place, seen.is_directory, seen.writable, seen.read_only) == (str(tmp_path), True, True, False)
     assert seen.filesystem == kind
     assert seen.free == pytest.approx(int(available), abs=256 * MIB)
@@ -179,8 +169,8 @@ def node(root: Path, number: int, free_kib: int, distances: str) -> None:
 
 
 def test_nodes_are_read_with_distances_and_what_is_allowed(tmp_path: Path) -> None:
-    for number, free, distances in ((0, 100, "10 21 21"), (1, 200, "21 10 21"), (10, 300, "21 21 10")):
-        node(tmp_path / "node", number, free, distances)
+    for number, kib, distances in ((0, 100, "10 21 21"), (1, 200, "21 10 21"), (10, 300, "21 21 10")):
+        node(tmp_path / "node", number, kib, distances)
     (tmp_path / "status").write_text("Name:\tx\nMems_allowed:\t3\nMems_allowed_list:\t0-1\n")
     seen = read_numa(tmp_path / "node", tmp_path / "status")
     assert [(n.id, n.available // 1024, n.allowed) for n in seen] == [
