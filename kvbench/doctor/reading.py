@@ -33,11 +33,13 @@ from kvbench.spec.profile import Profile
 __all__ = [
     "read_clock",
     "read_essentials",
+    "read_governors",
     "read_leftovers",
     "read_limits",
     "read_load",
     "read_machine",
     "read_memory",
+    "read_nics",
     "read_numa",
     "read_port",
     "read_shm",
@@ -72,9 +74,9 @@ def read_machine() -> Host:
     return Host(
         limits=read_limits(),
         numa=read_numa(),
-        nics=_nics(),
+        nics=read_nics(),
         clock=read_clock(),
-        governors=_governors(),
+        governors=read_governors(),
         load=read_load(),
     )
 
@@ -184,7 +186,7 @@ def _numbers(listed: str) -> set[int]:
     return found
 
 
-def _nics(net: Path = Path("/sys/class/net")) -> tuple[Nic, ...]:
+def read_nics(net: Path = Path("/sys/class/net")) -> tuple[Nic, ...]:
     """Cards on a bus that are up; loopback and virtual devices have no bus."""
     found = []
     for card in sorted(net.glob("*")):
@@ -218,7 +220,8 @@ def read_clock(folder: Path = Path("/sys/devices/system/clocksource/clocksource0
     return Clock(source, time.clock_getres(time.CLOCK_MONOTONIC), sorted(took)[len(took) // 2] / 1e9)
 
 
-def _governors(cpus: Path = Path("/sys/devices/system/cpu")) -> tuple[str, ...]:
+def read_governors(cpus: Path = Path("/sys/devices/system/cpu")) -> tuple[str, ...]:
+    """One a processor, in no order of meaning; none where nobody governs."""
     files = sorted(cpus.glob("cpu[0-9]*/cpufreq/scaling_governor"))
     return tuple(name for file in files if (name := _read(file)) is not None)
 

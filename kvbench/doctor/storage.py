@@ -10,7 +10,7 @@ from kvbench.doctor.host import Disk
 from kvbench.doctor.mounts import mount_of, mounts
 from kvbench.doctor.nvme import read_endurance
 
-__all__ = ["block_devices", "read_disk", "read_wear"]
+__all__ = ["block_devices", "read_disk", "read_wear", "rotates"]
 
 SYS_BLOCK = Path("/sys/dev/block")
 
@@ -35,7 +35,7 @@ def read_disk(path: Path) -> Disk:
         files_total=seen.f_files,
         files_free=seen.f_favail,
         devices=devices,
-        rotational=bool(devices) and all(_rotates(device) for device in devices),
+        rotational=bool(devices) and all(rotates(device) for device in devices),
     )
 
 
@@ -58,7 +58,7 @@ def _under(device: Path) -> set[str]:
     return {(device.parent if (device / "partition").exists() else device).name}
 
 
-def _rotates(device: str, folder: Path = Path("/sys/block")) -> bool:
+def rotates(device: str, folder: Path = Path("/sys/block")) -> bool:
     """Virtual disks often say so whatever lies under them, so their word is not taken."""
     if device.startswith(("vd", "xvd", "loop", "nbd")):
         return False

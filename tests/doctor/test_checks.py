@@ -10,6 +10,7 @@ import pytest
 from kvbench.doctor.check import Check, document, exit_code
 from kvbench.doctor.examine import EVERYTHING, essential, examine
 from kvbench.doctor.host import CgroupMemory, Endurance, Host, Leftover, Limits, Load, Nic, NumaNode
+from kvbench.doctor.probe_costs import ProbeCosts
 from kvbench.spec.profile import DeviceTier, Profile
 from tests.doctor.good_host import DISK, GIB, GPU, HOST, MEMORY, NODES, TRIAL, embedded, profile, without_disk
 
@@ -25,6 +26,8 @@ EMULATED = Profile.model_validate(
 )
 IMAGE = {"command": None, "image": "vllm@sha256:" + "0" * 64}
 LEFT = (Leftover("/dev/shm/vllm_offload_a.mmap", GIB),)
+PROBED = ProbeCosts("costs.json", {"computed": 1e-4}, {})
+"""Of 128 KiB a token, 1.22 GiB are computed in a second."""
 
 
 def check(id_: str, host: Host = HOST, of: Profile | None = None) -> Check:
@@ -94,6 +97,7 @@ FAILURES: list[tuple[str, Host, str]] = [
     ("disk_path", disk(read_only=True), "read-only"),
     ("disk_space", disk(free=100 * GIB), "100 GiB free"),
     ("disk_inodes", disk(files_free=1000), "1,000 more files fit"),
+    ("disk_read", replace(trial(read_bytes_per_s=50e6), probe=PROBED), "computing makes 1.22 GiB/s of KV"),
     ("disk_endurance", disk(endurance=Endurance("nvme0n1", 1.07, 0.02, critical=False, written=None)), "107%"),
     ("disk_endurance", disk(endurance=Endurance("nvme0n1", 0.1, 0.02, critical=True, written=None)), "10%"),
     ("clock", replace(HOST, clock=replace(HOST.clock, source="jiffies", resolution_s=4e-3)), "jiffies"),

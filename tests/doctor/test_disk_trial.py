@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +18,9 @@ from kvbench.doctor import disk_trial
 from kvbench.doctor.disk_trial import try_disk
 from kvbench.doctor.host import DiskTrial
 from kvbench.doctor.storage import read_disk
+from kvbench.engine.processes import SHM
 from kvbench.engine.remains import MARK
+from tests.missing import missing
 
 KIB = 2**10
 MIB = 2**20
@@ -21,6 +28,14 @@ MIB = 2**20
 
 def tree(folder: Path) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() if f.is_file() else b"" for f in folder.rglob("*")}
+
+
+def dd(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("dd") is None:
+        missing("needs dd")
+    return subprocess.run(
+        ["dd", *arguments], env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True, check=False
+    )
 
 
 def test_chunks_are_written_and_read_back_and_all_is_removed(tmp_path: Path, home: Path) -> None:
@@ -107,3 +122,61 @@ def test_a_page_cache_that_cannot_be_gone_round_is_said(
     trial = try_disk(read_disk(tmp_path), 4 * KIB, 1, 1, trial_bytes=64 * KIB)
     assert isinstance(trial, DiskTrial)
     assert not trial.direct
+
+
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_the_page_cache_is_gone_round_where_dd_can(place: str, tmp_path: Path, home: Path) -> None:
+    """tmpfs refuses it before Linux 6.6."""
+    with tempfile.TemporaryDirectory(dir=tmp_path if place == "disk" else SHM) as name:
+        written = dd("if=/dev/zero", f"of={name}/file", "bs=4096", "count=1", "oflag=direct")
+        trial = try_disk(read_disk(Path(name)), 4 * KIB, 1, 1, trial_bytes=64 * KIB)
+    assert isinstance(trial, DiskTrial)
+    assert trial.direct == (written.returncode == 0), written.stderr
+
+
+ON_RAMFS = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from kvbench.doctor.disk_trial import try_disk
+from kvbench.doctor.storage import read_disk
+
+place = Path(sys.argv[1])
+disk = replace(read_disk(place), free=2**30)
+trial = try_disk(disk, 4096, 1, 1, trial_bytes=65536)
+print(disk.filesystem, trial.direct, trial.files, list(place.iterdir()))
+"""
+
+
+def test_a_file_system_that_refuses_to_go_round_the_page_cache_is_measured_through_it(
+    tmp_path: Path, home: Path
+) -> None:
+    """ramfs always refuses; it is mounted for the test's own process alone."""
+    mounted = 'mount -t ramfs ramfs "$1" && exec "$2" -c "$3" "$1"'
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if shutil.which(alone[0]) is None:
+        missing("needs unshare")
+    if subprocess.run([*alone, "mount -t ramfs ramfs /tmp"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("a user may not mount anything here, not even for themselves")
+    (tmp_path / "kv").mkdir()
+    call = [*alone, mounted, "sh", str(tmp_path / "kv"), sys.executable, ON_RAMFS]
+    answer = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert answer.stdout.split() == ["ramfs", "False", "16", "[]"], answer.stderr
+
+
+def dd_bytes_per_s(*arguments: str) -> float:
+    """Of the fastest of three."""
+    told = [dd(*arguments) for _ in range(3)]
+    found = [re.search(r"^(\d+) bytes.* copied, ([\d.e-]+) s", answer.stderr, re.MULTILINE) for answer in told]
+    return max(int(seen[1]) / float(seen[2]) for seen in found if seen is not None)
+
+
+def test_a_disk_is_about_as_fast_as_dd_finds_it(tmp_path: Path, home: Path) -> None:
+    """Within a factor of thirty: both share the disk with other tests, and take it one after the other."""
+    trial = try_disk(read_disk(tmp_path), MIB, 1, 1, trial_bytes=32 * MIB)
+    assert isinstance(trial, DiskTrial)
+    past = ("oflag=direct", "iflag=direct") if trial.direct else ("conv=fdatasync", "iflag=nocache")
+    written = dd_bytes_per_s("if=/dev/zero", f"of={tmp_path}/file", "bs=1M", "count=32", past[0])
+    read = dd_bytes_per_s(f"if={tmp_path}/file", "of=/dev/null", "bs=1M", past[1])
+    assert written / 30 < trial.write_bytes_per_s < written * 30
+    assert read / 30 < trial.read_bytes_per_s < read * 30

@@ -8,6 +8,7 @@ import resource
 import secrets
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,19 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.doctor.cgroup import memory_limit
+from kvbench.doctor.host import Nic
 from kvbench.doctor.mounts import Mount, mount_of, mounts
 from kvbench.doctor.nvme import parse_smart, read_endurance
 from kvbench.doctor.reading import (
     read_clock,
+    read_governors,
     read_leftovers,
     read_limits,
     read_load,
     read_memory,
+    read_nics,
     read_numa,
     read_port,
     read_shm,
 )
-from kvbench.doctor.storage import block_devices, read_disk
+from kvbench.doctor.storage import block_devices, read_disk, rotates
 from kvbench.engine.processes import SHM
 from tests.doctor.good_host import profile
 from tests.doctor.other_tools import df, free, said_by
@@ -45,6 +49,36 @@ def test_memory_is_what_free_says() -> None:
     assert seen.shmem == pytest.approx(shared, abs=64 * MIB)
     assert (seen.swap_total, seen.swap_free) == (lines["Swap:"][0], pytest.approx(lines["Swap:"][2], abs=64 * MIB))
     assert seen.overcommit == int(said_by("cat", "/proc/sys/vm/overcommit_memory")[0])
+
+
+def meminfo() -> dict[str, int]:
+    """As awk reads it: bytes, and pages where it counts pages."""
+    told = said_by("awk", '{print $1, sprintf("%.0f", $2 * ($3 == "kB" ? 1024 : 1))}', "/proc/meminfo")
+    return {name.rstrip(":"): int(value) for name, value in map(str.split, told)}
+
+
+def test_huge_pages_and_promised_memory_are_what_the_kernel_says() -> None:
+    before, seen, after = meminfo(), read_memory(), meminfo()
+    assert seen is not None
+    page = before["Hugepagesize"]
+    assert int(said_by("cat", "/proc/sys/vm/nr_hugepages")[0]) == before["HugePages_Total"]
+    assert (seen.huge_total, seen.huge_free) == (before["HugePages_Total"] * page, before["HugePages_Free"] * page)
+    assert seen.commit_limit == before["CommitLimit"]
+    promised = sorted((before["Committed_AS"], after["Committed_AS"]))
+    assert promised[0] - 64 * MIB <= seen.committed <= promised[1] + 64 * MIB
+
+
+def test_huge_pages_are_counted_in_their_own_size(tmp_path: Path) -> None:
+    """Given a host with 512 pages of 2 MiB, 500 of them unused, that promises no more than it has."""
+    lines = {"MemTotal": 9000, "MemAvailable": 8000, "CommitLimit": 7000, "Committed_AS": 600, "Hugepagesize": 2048}
+    text = "".join(f"{name}: {kib:>8} kB\n" for name, kib in lines.items())
+    (tmp_path / "meminfo").write_text(f"{text}HugePages_Total: 512\nHugePages_Free: 500\n")
+    (tmp_path / "sys" / "vm").mkdir(parents=True)
+    (tmp_path / "sys" / "vm" / "overcommit_memory").write_text("2\n")
+    seen = read_memory(tmp_path)
+    assert seen is not None
+    assert (seen.huge_total, seen.huge_free) == (2**30, 1000 * MIB)
+    assert (seen.overcommit, seen.commit_limit, seen.committed) == (2, 7000 * 1024, 600 * 1024)
 
 
 def test_shared_memory_is_what_df_says() -> None:
@@ -126,6 +160,20 @@ def test_files_that_engines_left_are_found_and_others_are_not() -> None:
             file.unlink()
 
 
+def test_a_leftover_is_as_large_as_du_says() -> None:
+    """Holes take no memory."""
+    file = SHM / f"vllm_offload_test-{secrets.token_hex(4)}"
+    try:
+        with file.open("wb") as sparse:
+            sparse.write(bytes(3 * 4096))
+            sparse.truncate(MIB)
+        os.utime(file, (time.time() - 3600,) * 2)
+        (size,) = [left.size for left in read_leftovers() if left.path == str(file)]
+        assert size == int(said_by("du", "--block-size=1", str(file))[0].split()[0]) == 3 * 4096
+    finally:
+        file.unlink()
+
+
 def test_a_file_that_a_process_maps_is_no_leftover() -> None:
     import mmap
 
@@ -183,6 +231,47 @@ def test_nodes_are_read_with_distances_and_what_is_allowed(tmp_path: Path) -> No
 
 def test_a_host_without_nodes_has_none(tmp_path: Path) -> None:
     assert read_numa(tmp_path / "none", tmp_path / "none") == ()
+
+
+def test_each_processor_has_its_governor(tmp_path: Path) -> None:
+    for name, governor in (("cpu0", "performance"), ("cpu1", "powersave"), ("cpu12", "performance")):
+        (tmp_path / name / "cpufreq").mkdir(parents=True)
+        (tmp_path / name / "cpufreq" / "scaling_governor").write_text(f"{governor}\n")
+    (tmp_path / "cpu13").mkdir()
+    (tmp_path / "cpufreq").mkdir()
+    assert Counter(read_governors(tmp_path)) == {"performance": 2, "powersave": 1}
+    assert read_governors(tmp_path / "nowhere") == ()
+
+
+def test_cards_on_a_bus_that_are_up_are_read_with_node_and_speed(tmp_path: Path) -> None:
+    def card(name: str, state: str, node: int | None, speed: int | None) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "operstate").write_text(f"{state}\n")
+        if speed is not None:
+            (tmp_path / name / "speed").write_text(f"{speed}\n")
+        if node is not None:
+            (tmp_path / name / "device").mkdir()
+            (tmp_path / name / "device" / "numa_node").write_text(f"{node}\n")
+
+    card("ib0", "up", 1, 400_000)
+    card("eth0", "up", -1, -1)
+    card("eth1", "down", 0, None)
+    card("lo", "up", None, None)
+    assert read_nics(tmp_path) == (Nic("eth0", None, None), Nic("ib0", 1, 400e9))
+    assert read_nics(tmp_path / "nowhere") == ()
+
+
+@pytest.mark.parametrize(
+    ("device", "said", "rotating"),
+    [("sda", "1", True), ("sda", "0", False), ("sda", None, False), ("vda", "1", False), ("nvme0n1", "0", False)],
+)
+def test_a_disk_rotates_where_it_says_so_and_is_no_virtual_one(
+    tmp_path: Path, device: str, said: str | None, rotating: bool
+) -> None:
+    (tmp_path / device / "queue").mkdir(parents=True)
+    if said is not None:
+        (tmp_path / device / "queue" / "rotational").write_text(f"{said}\n")
+    assert rotates(device, tmp_path) == rotating
 
 
 def proc(root: Path, cgroup: str, *mounted: str) -> Path:
