@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from kvbench.doctor.check import Check, failed, passed, skipped, warned
+from kvbench.doctor.devices import chosen_gpus
 from kvbench.doctor.host import Host
 from kvbench.doctor.needs import chunk_tokens, embedded, longest_prompt, ranks
 from kvbench.engine.emulated.sizes import emulation_of
@@ -73,7 +74,8 @@ def recompute(profile: Profile, host: Host) -> Recompute | None:
     parameters = host.model.parameters if host.model is not None else None
     if parameters is None or embedded(profile):
         return None
-    name = host.gpus[0].name if host.gpus else ASSUMED_GPU
+    used = chosen_gpus(profile, host).used
+    name = used[0].name if used else ASSUMED_GPU
     known = next((key for key in PEAK_FLOPS if key in re.split(r"[ -]", name)), ASSUMED_GPU)
     rate = PEAK_FLOPS[known] * UTILISATION * ranks(profile)
     per_token = FLOPS_PER_PARAMETER * parameters / rate
@@ -120,17 +122,17 @@ def _from_host(profile: Profile, host: Host) -> Restore | str:
     per_token = _bytes_per_token(host)
     if per_token is None:
         return "the KV bytes of a token are not known: the model's config.json is not here, or of an unknown form"
+    used = chosen_gpus(profile, host).used
     if profile.engine.kind == "emulated":
         costs = _costs(profile)
         rate, how, sure = costs.block_bytes / costs.load_block, "the emulation's own cost", True
-    elif host.gpus and host.gpus[0].to_device_bytes_per_s:
-        used = host.gpus[: ranks(profile)]
+    elif used and used[0].to_device_bytes_per_s:
         rate = sum(gpu.to_device_bytes_per_s or 0.0 for gpu in used)
         how, sure = f"{show_bytes(rate)}/s measured to {len(used)} GPU{'s' if len(used) > 1 else ''}", False
     elif embedded(profile) and host.copy is not None:
         rate, how, sure = host.copy.bytes_per_s, f"{show_bytes(host.copy.bytes_per_s)}/s of memory copy", False
     else:
-        return "host-to-device copies were not measured: there is no GPU here to measure"
+        return "host-to-device copies were not measured: there is no GPU of this engine to measure"
     throttle = tier.throttle if tier is not None else None
     if throttle is not None and throttle < rate:
         rate, how = throttle, f"throttled to {show_bytes(throttle)}/s"

@@ -8,10 +8,11 @@ from dataclasses import replace
 from kvbench.doctor.check import Check
 from kvbench.doctor.copying import measure_memory_copy
 from kvbench.doctor.cuda import CudaError, load_driver, measure_copies
+from kvbench.doctor.devices import chosen_gpus
 from kvbench.doctor.disk_trial import try_disk
 from kvbench.doctor.examine import examine
 from kvbench.doctor.host import Disk, Gpu, Host
-from kvbench.doctor.needs import chunk_bytes, ranks
+from kvbench.doctor.needs import chunk_bytes
 from kvbench.doctor.nvml import link_now, read_gpus
 from kvbench.doctor.probe_costs import ProbeCosts
 from kvbench.doctor.reading import read_essentials, read_leftovers, read_machine
@@ -70,10 +71,10 @@ def measured(profile: Profile, host: Host, progress: Progress) -> Host:
     progress("measuring memory copies")
     copy = measure_memory_copy(host.memory.available if host.memory is not None else 0)
     host = replace(host, copy_not_measured=copy) if isinstance(copy, str) else replace(host, copy=copy)
-    if host.gpus:
+    used = {gpu.index for gpu in chosen_gpus(profile, host).used}
+    if used:
         progress("measuring copies to and from the GPUs")
-        used = ranks(profile)
-        host = replace(host, gpus=(*map(_measured_gpu, host.gpus[:used]), *host.gpus[used:]))
+        host = replace(host, gpus=tuple(_measured_gpu(gpu) if gpu.index in used else gpu for gpu in host.gpus))
     if host.disk is not None:
         progress(f"measuring {host.disk.path}: writing at most 128 MiB there, and removing it")
         host = replace(host, disk=_tried(profile, host, host.disk))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvbench.doctor.check import Check, failed, passed, skipped, warned
+from kvbench.doctor.devices import ChosenGpus, chosen_gpus
 from kvbench.doctor.host import Gpu, Host
 from kvbench.doctor.needs import embedded, ranks
 from kvbench.plan.budget import UTILIZATION
@@ -26,21 +27,46 @@ BUSY = 0.05
 
 
 def gpu(profile: Profile, host: Host) -> Check:
-    """As many GPUs as the profile has ranks."""
-    needed, have = ranks(profile), len(host.gpus)
-    if have:
-        names = ", ".join(sorted({seen.name for seen in host.gpus}))
-        text = f"{have} × {names}; the profile uses {needed}"
-        if have < needed and not embedded(profile):
-            do = "lower tensor-parallel-size, or run it where there are as many"
-            return failed("gpu", text, do, have, "GPUs", needed)
-        return passed("gpu", text, have, "GPUs", needed)
+    """As many GPUs as the profile has ranks, among those that its engine sees."""
+    needed, chosen = ranks(profile), chosen_gpus(profile, host)
+    container = profile.engine.container
+    if profile.engine.image is not None and container is not None and container.gpus == "none":
+        return skipped("gpu", f"the container is given no GPU ({chosen.by})")
+    if host.gpus and embedded(profile):
+        return passed("gpu", _seen(chosen, host, needed), len(chosen.visible), "GPUs", needed)
+    if host.gpus:
+        return _enough(profile, host, chosen, needed)
     absent = host.gpu_absent or "no GPU: none was looked for"
     if embedded(profile) or profile.engine.kind in ("emulated", "attached"):
         return skipped("gpu", f"{absent}; this profile needs none")
     return warned(
         "gpu", absent, "an engine built for GPUs will not start here; run doctor on the GPU host", 0, "GPUs", needed
     )
+
+
+def _seen(chosen: ChosenGpus, host: Host, needed: int) -> str:
+    """In words."""
+    names = ", ".join(sorted({seen.name for seen in chosen.visible or host.gpus}))
+    text = f"{len(host.gpus)} × {names}; the profile uses {needed}"
+    if chosen.visible and chosen.by:
+        text += f" of GPU {', '.join(str(seen.index) for seen in chosen.visible)} ({chosen.by})"
+    return text
+
+
+def _enough(profile: Profile, host: Host, chosen: ChosenGpus, needed: int) -> Check:
+    have = len(chosen.visible)
+    text = _seen(chosen, host, needed) if have else f"{chosen.absent}; the profile uses {needed}"
+    figures = (have, "GPUs", needed)
+    if chosen.unknown:
+        text += f"; {', '.join(chosen.unknown)} cannot be matched to a GPU here" if have else ""
+        # A part of a GPU has a name of its own, and may be there; what CUDA does not know it leaves out.
+        part = any(name.startswith("MIG-") for name in chosen.unknown)
+        make = warned if part or (have >= needed and profile.engine.image is None) else failed
+        return make("gpu", text, f"correct {chosen.by}", *figures)
+    if have < needed:
+        do = "lower tensor-parallel-size, or run it where there are as many"
+        return failed("gpu", text, f"{do}; or widen {chosen.by}" if chosen.by else do, *figures)
+    return passed("gpu", text, *figures)
 
 
 def link_bytes_per_s(generation: int | None, lanes: int | None) -> float | None:
@@ -51,11 +77,12 @@ def link_bytes_per_s(generation: int | None, lanes: int | None) -> float | None:
 
 def pcie(profile: Profile, host: Host) -> Check:
     """Lanes and generation of the worst link against what the device and slot could do."""
-    if not host.gpus:
-        return skipped("pcie", host.gpu_absent or "no GPU")
+    chosen = chosen_gpus(profile, host)
+    if not chosen.used:
+        return skipped("pcie", chosen.absent)
     known = [
         (now / most, seen)
-        for seen in host.gpus[: max(1, ranks(profile))]
+        for seen in chosen.used
         if (now := link_bytes_per_s(seen.generation, seen.lanes))
         and (most := link_bytes_per_s(seen.generation_max, seen.lanes_max))
     ]
@@ -88,11 +115,12 @@ def device_to_host(profile: Profile, host: Host) -> Check:
 
 
 def _copies(id_: str, profile: Profile, host: Host, rate_of: Callable[[Gpu], float | None]) -> Check:
-    if not host.gpus:
-        return skipped(id_, host.gpu_absent or "no GPU")
-    measured = [(rate, seen) for seen in host.gpus[: ranks(profile)] if (rate := rate_of(seen)) is not None]
+    chosen = chosen_gpus(profile, host)
+    if not chosen.used:
+        return skipped(id_, chosen.absent)
+    measured = [(rate, seen) for seen in chosen.used if (rate := rate_of(seen)) is not None]
     if not measured:
-        return skipped(id_, f"not measured: {host.gpus[0].not_measured or 'nothing was copied'}")
+        return skipped(id_, f"not measured: {chosen.used[0].not_measured or 'nothing was copied'}")
     rate, worst = min(measured, key=lambda pair: pair[0])
     link = link_bytes_per_s(worst.generation_max, worst.lanes_max)
     text = (
@@ -114,11 +142,12 @@ def _copies(id_: str, profile: Profile, host: Host, rate_of: Callable[[Gpu], flo
 def gpu_memory(profile: Profile, host: Host) -> Check:
     """Whether what the engine asks for is free: vLLM takes a share of all memory, or does not start."""
     id_ = "gpu_memory"
-    if not host.gpus:
-        return skipped(id_, host.gpu_absent or "no GPU")
+    chosen = chosen_gpus(profile, host)
+    if not chosen.used:
+        return skipped(id_, chosen.absent)
     if embedded(profile) or profile.engine.kind in ("emulated", "attached"):
         return skipped(id_, "this profile takes no memory of a GPU")
-    least = min(host.gpus[: ranks(profile)], key=lambda seen: seen.memory_free / seen.memory_total)
+    least = min(chosen.used, key=lambda seen: seen.memory_free / seen.memory_total)
     free, total = show_bytes(least.memory_free), show_bytes(least.memory_total)
     if profile.engine.kind != "vllm":
         text = f"GPU {least.index}: {free} of {total} free, of which the engine takes its share"
@@ -144,10 +173,11 @@ def _asked_memory(profile: Profile, seen: Gpu) -> tuple[float, str]:
 
 def gpu_load(profile: Profile, host: Host) -> Check:
     """Whether somebody else computes there."""
-    if not host.gpus:
-        return skipped("gpu_load", host.gpu_absent or "no GPU")
-    busiest = max(host.gpus[: ranks(profile)], key=lambda seen: seen.busy or 0.0)
-    used = max(seen.memory_total - seen.memory_free for seen in host.gpus[: ranks(profile)])
+    chosen = chosen_gpus(profile, host)
+    if not chosen.used:
+        return skipped("gpu_load", chosen.absent)
+    busiest = max(chosen.used, key=lambda seen: seen.busy or 0.0)
+    used = max(seen.memory_total - seen.memory_free for seen in chosen.used)
     if busiest.busy is None:
         return skipped("gpu_load", "the GPUs do not tell their load")
     text = f"GPU {busiest.index} is {busiest.busy:.0%} busy; at most {show_bytes(used)} of a GPU's memory in use"

@@ -147,6 +147,7 @@ class Gpu:
     from_device_bytes_per_s: float | None = None
     not_measured: str | None = None
     """Why there is no measured figure."""
+    uuid: str | None = None
 
 
 @dataclass(frozen=True)
@@ -287,6 +288,8 @@ class Host:
     gpus: tuple[Gpu, ...] = ()
     gpu_absent: str | None = None
     """Why there is no GPU in `gpus`, in words."""
+    visible_devices: str | None = None
+    """CUDA_VISIBLE_DEVICES of this process, which engines inherit."""
     disk: Disk | None = None
     port: PortUse | None = None
     engine: EngineFound | None = None

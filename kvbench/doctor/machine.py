@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from kvbench.doctor.check import Check, failed, passed, skipped, warned
+from kvbench.doctor.devices import chosen_gpus
 from kvbench.doctor.disk import REMOTE
 from kvbench.doctor.host import Host
-from kvbench.doctor.needs import embedded, ranks
+from kvbench.doctor.needs import embedded
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes, show_seconds
 from kvbench.spec.rules import Validity
@@ -52,7 +53,7 @@ def numa(profile: Profile, host: Host) -> Check:
 
 
 def _near_gpus(profile: Profile, host: Host, tier: int) -> Check:
-    homes = sorted({gpu.node for gpu in host.gpus[: ranks(profile)] if gpu.node is not None})
+    homes = sorted({gpu.node for gpu in chosen_gpus(profile, host).used if gpu.node is not None})
     if not homes:
         text = f"{len(host.numa)} NUMA nodes, and no GPU whose node is known"
         if embedded(profile) and tier:

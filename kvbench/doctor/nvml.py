@@ -54,6 +54,7 @@ def _gpu(nvml: ModuleType, index: int) -> Gpu:
         memory_total=int(memory.total),
         memory_free=int(memory.free),
         busy=busy / 100 if busy is not None else None,
+        uuid=told(lambda: str(_text(nvml.nvmlDeviceGetUUID(handle)))),
     )
 
 

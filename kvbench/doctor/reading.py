@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from kvbench.doctor.cgroup import memory_limit
+from kvbench.doctor.devices import VISIBLE_DEVICES
 from kvbench.doctor.host import (
     Clock,
     Host,
@@ -78,6 +79,7 @@ def read_machine() -> Host:
         clock=read_clock(),
         governors=read_governors(),
         load=read_load(),
+        visible_devices=os.environ.get(VISIBLE_DEVICES),
     )
 
 

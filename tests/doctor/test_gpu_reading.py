@@ -48,6 +48,7 @@ def stand_in(count: int = 2, *, no_links: bool = False, broken: bool = False) ->
         nvmlDeviceGetCount=lambda: count,
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetHandleByPciBusId=lambda bus: 0,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}0000000-1111-2222-3333-444444444444".encode(),
         nvmlDeviceGetName=lambda handle: b"NVIDIA L4" if handle else "NVIDIA L4",
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=24 * GIB, free=20 * GIB),
         nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=f"00000000:0{handle}:00.0".encode()),
@@ -74,6 +75,7 @@ def test_every_gpu_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         (0, "NVIDIA L4", "00000000:00:00.0"),
         (1, "NVIDIA L4", "00000000:01:00.0"),
     ]
+    assert found[1].uuid == "GPU-10000000-1111-2222-3333-444444444444"
     assert {(g.generation, g.generation_max, g.lanes, g.lanes_max, g.busy) for g in found} == {(1, 4, 8, 16, 0.07)}
     assert nvml.link_now(found[0].bus) == (1, 8)
 
