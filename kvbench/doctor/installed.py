@@ -1,4 +1,5 @@
-"""What of a profile's engine and model is on this host. Starts nothing; asks docker or podman for the image."""
+"""What of a profile's engine and model is on this host. Starts no engine; asks docker or podman for the image, and
+a command's Python for the engine's version."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from kvbench.doctor.host import EngineFound, ModelFiles
 from kvbench.engine.container_remains import ask_runtime, reason
 from kvbench.engine.containers import container_of, hub_cache, service_version
 from kvbench.engine.environment import find_or_none
+from kvbench.engine.interpreter import installed_version
 from kvbench.engine.lmcache import via_lmcache
 from kvbench.engine.models import BUILT_IN_MODELS, model_directory
 from kvbench.errors import EngineError, InputError
@@ -24,6 +26,11 @@ __all__ = ["find_engine", "find_model"]
 
 ANSWER_S = 5.0
 REACH_S = 2.0
+
+PACKAGES = {"vllm": "vllm", "tensorrt-llm": "tensorrt_llm"}
+"""What is installed, by kind of engine."""
+
+VERSION_LABEL, NAME_LABEL = "org.opencontainers.image.version", "org.opencontainers.image.ref.name"
 
 HOW = "give engine.environment (see `kvbench engine list`), engine.command or engine.image"
 
@@ -48,8 +55,9 @@ def find_engine(profile: Profile) -> EngineFound | None:
     command = spec.command[0] if spec.command else "trtllm-serve"
     there = shutil.which(command)
     detail = "" if there is not None else f"the engine's command {command} cannot be found"
+    version = installed_version(command, PACKAGES[spec.kind], spec.env) if there is not None else None
     return EngineFound(
-        f"command {command}", there is not None, None, detail, "correct engine.command, or install it"
+        f"command {command}", there is not None, version, detail, "correct engine.command, or install it"
     )
 
 
@@ -89,11 +97,24 @@ def _image(profile: Profile) -> EngineFound:
         service_version(container, timeout_s=ANSWER_S)
     except EngineError as error:
         return EngineFound(what, False, None, error.what, error.do or "")
-    code, _, errors = ask_runtime(container, "image", "inspect", profile.engine.image or "", timeout_s=ANSWER_S)
+    code, told, errors = ask_runtime(container, "image", "inspect", profile.engine.image or "", timeout_s=ANSWER_S)
     if code == 0:
-        return EngineFound(what, True, None, f"{name} has it", "")
+        return EngineFound(what, True, _labelled_version(told, PACKAGES[profile.engine.kind]), f"{name} has it", "")
     detail = f"{name} does not have the image yet, so the first start pulls it: {reason(code, errors)}"
     return EngineFound(what, False, None, detail, f"run `{name} pull` with it beforehand", got_on_use=True)
+
+
+def _labelled_version(told: str, package: str) -> str | None:
+    """What an image's labels say of its engine. Those of the image that it was built on are inherited, so a version
+    that stands beside another name (`ubuntu`) is that one's."""
+    try:
+        entry = json.loads(told)[0]
+        labels = (entry.get("Config") or {}).get("Labels") or entry.get("Labels") or {}
+        version, named = labels.get(VERSION_LABEL), labels.get(NAME_LABEL)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    of_another = named is not None and package.partition("_")[0] not in str(named).lower()
+    return None if version is None or of_another else str(version).removeprefix("v")
 
 
 def find_model(profile: Profile) -> ModelFiles | None:

@@ -57,7 +57,8 @@ LOOK_S = 0.5
 
 
 def read_essentials(profile: Profile) -> Host:
-    """What a comparison checks before it starts anything; a few milliseconds."""
+    """What a comparison checks before it starts anything; milliseconds, and a tenth of a second for an engine of a
+    Python to tell its version."""
     disk = profile.tiers.disk
     return Host(
         memory=read_memory(),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from importlib import resources
@@ -19,6 +18,7 @@ from kvbench.engine.base import Progress
 from kvbench.engine.container_remains import Container
 from kvbench.engine.containers import short_command
 from kvbench.engine.environment import kvbench_home
+from kvbench.engine.interpreter import python_of
 from kvbench.errors import InputError
 from kvbench.spec.profile import Profile
 
@@ -36,7 +36,7 @@ def check_with_engine(
     if container is not None:
         call = short_command(profile, container, ("python3", "-c", script))
     else:
-        python = _python_of(command[0])
+        python = python_of(command[0])
         if python is None:
             return None
         call = (python, "-c", script)
@@ -48,22 +48,6 @@ def check_with_engine(
         )
     defaults = answer.get("defaults")
     return {str(k): str(v) for k, v in defaults.items()} if isinstance(defaults, dict) else None
-
-
-def _python_of(command: str) -> str | None:
-    """The interpreter that a command is, or that its first line names."""
-    found = shutil.which(command)
-    if found is None:
-        return None
-    if Path(found).name.startswith("python"):
-        return found
-    try:
-        with Path(found).open("rb") as file:
-            first = file.readline(500).decode(errors="replace")
-    except OSError:
-        return None
-    words = first.removeprefix("#!").split() if first.startswith("#!") else []
-    return words[0] if words and "python" in words[0] else None
 
 
 def _answer(profile: Profile, call: Sequence[str], text: str, progress: Progress) -> dict[str, Any]:

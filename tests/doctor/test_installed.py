@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
-from kvbench.doctor.engine import engine
+from kvbench.doctor.engine import engine, engine_version
 from kvbench.doctor.host import Host
 from kvbench.doctor.installed import find_engine, find_model
 from kvbench.spec.profile import Profile
@@ -157,6 +158,86 @@ def test_a_runtime_that_cannot_be_used_is_a_failure_and_not_an_image_to_pull(
     assert check.status == "fail"
     assert check.text == f"docker cannot be used: {errors}"
     assert check.do.startswith(do)
+
+
+UBUNTU = {"org.opencontainers.image.ref.name": "ubuntu", "org.opencontainers.image.version": "22.04"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "status", "words"),
+    [
+        ({"org.opencontainers.image.version": "v0.32.0"}, "ok", "0.32.0 by the image's label, as pinned"),
+        ({"org.opencontainers.image.version": "0.32.0+cu130"}, "ok", "by the image's label"),
+        ({"org.opencontainers.image.version": "0.31.2"}, "warn", "is pinned, and the image's label says 0.31.2"),
+        (UBUNTU | {"org.opencontainers.image.ref.name": "vllm-openai"}, "warn", "label says 22.04"),
+        (UBUNTU, "skipped", "which one this is shows at the start"),
+        ({}, "skipped", "which one this is shows at the start"),
+        (None, "skipped", "which one this is shows at the start"),
+    ],
+)
+def test_the_version_of_an_image_is_what_its_label_says(
+    labels: dict[str, str] | None, status: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels of the image that it was built on say nothing of the engine."""
+    (tmp_path / "inspected").write_text(json.dumps([{"Id": "sha256:1", "Config": {"Labels": labels}}]))
+    script = f"[ $1 = version ] && echo 28.2.2 && exit 0\ncat {tmp_path}/inspected"
+    a_runtime(tmp_path, monkeypatch, "docker", script)
+    of = profile(command=None, image=IMAGE, container={"runtime": "docker"})
+    check = engine_version(of, Host(engine=find_engine(of)))
+    assert (check.status, words in check.text) == (status, True), check
+    assert check.do or status != "warn"
+
+
+def test_a_runtime_that_answers_in_another_form_tells_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_runtime(tmp_path, monkeypatch, "docker", "echo 28.2.2")
+    seen = find_engine(profile(command=None, image=IMAGE, container={"runtime": "docker"}))
+    assert seen is not None
+    assert (seen.found, seen.version) == (True, None)
+
+
+def with_package(folder: Path, name: str, version: str) -> dict[str, str]:
+    """Environment of an engine in whose Python a package is installed that cannot be imported."""
+    about = folder / f"{name}-{version}.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def script(file: Path, first: str) -> str:
+    file.write_text(f"{first}\nraise SystemExit('started')\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.mark.parametrize("way", ["python", "script", "env"])
+@pytest.mark.parametrize(
+    ("kind", "package", "args"),
+    [("vllm", "vllm", {"max-model-len": 4096}), ("tensorrt-llm", "tensorrt_llm", {"max_seq_len": 4096})],
+)
+def test_the_version_of_a_command_is_what_its_python_has_installed(
+    way: str, kind: str, package: str, args: dict[str, int], tmp_path: Path
+) -> None:
+    env = with_package(tmp_path / "site", package, "0.31.2")
+    command = {
+        "python": [sys.executable, "-m", "server"],
+        "script": [script(tmp_path / "serve", f"#!{sys.executable}"), "serve"],
+        "env": [script(tmp_path / "serve", "#!/usr/bin/env python3"), "serve"],
+    }[way]
+    for pinned, status in (("0.31.2", "ok"), ("0.32.0", "fail"), (None, "warn")):
+        of = profile(kind=kind, command=command, version=pinned, args=args, env=env, host={})
+        check = engine_version(of, Host(engine=find_engine(of)))
+        assert (check.status, "0.31.2" in check.text) == (status, True), check
+
+
+def test_a_command_whose_version_nobody_knows_is_found_without_one(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for first in ("#!/bin/sh", f"#!{tmp_path}/nowhere/python3", f"#!{sys.executable}", "\x7fELF"):
+        of = profile(command=[script(tmp_path / "serve", first)], env={"PYTHONPATH": str(tmp_path / "empty")})
+        seen = find_engine(of)
+        assert seen is not None
+        assert (seen.found, seen.version) == (True, None), first
 
 
 def test_no_runtime_at_all_is_a_failure_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
