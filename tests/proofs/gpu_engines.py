@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from kvbench.engine.interpreter import installed_version
 from kvbench.spec.profile import Profile
 
 BLOCK, PROMPT, DEVICE_BLOCKS = 16, 512, 160
@@ -73,7 +74,7 @@ def vllm_profiles(engine: dict[str, object], model: str, disk: Path) -> Iterator
         "host": {"host": {"size": "256MiB", "via": "native"}},
         "host-offloading-connector": {"host": {"size": "256MiB", "via": "offloading", "policy": "arc"}},
         "host-and-disk": {
-            "host": {"size": "1536KiB", "via": "offloading"},
+            "host": {"size": "3MiB", "via": "offloading"},
             "disk": {"path": str(disk), "read_threads": 4, "write_threads": 4, "size_limit": "2GiB"},
         },
         "fp8": {"device": {"blocks": DEVICE_BLOCKS, "kv_dtype": "fp8"}},
@@ -89,7 +90,7 @@ def lmcache_profile(engine: dict[str, object], model: str) -> Profile:
 
 def _vllm(name: str, engine: dict[str, object], model: str, tiers: dict[str, object]) -> Profile:
     args = {"max-model-len": 1024, "block-size": BLOCK, "dtype": "bfloat16"}
-    spec = {"kind": "vllm", **engine, "model": model, "args": args, "ready_timeout": "150s"}
+    spec = {"kind": "vllm", **engine, "model": model, "args": args, "ready_timeout": "120s"}
     return Profile.model_validate(
         {"name": name, "engine": spec, "tiers": {"device": {"blocks": DEVICE_BLOCKS}, **tiers}}
     )
@@ -102,7 +103,7 @@ def trtllm_profiles(engine: dict[str, object], model: str) -> Iterator[Profile]:
         **engine,
         "model": model,
         "args": {"max_seq_len": 1024, "tokens_per_block": TRTLLM_BLOCK},
-        "ready_timeout": "240s",
+        "ready_timeout": "180s",
     }
     device = {"blocks": DEVICE_BLOCKS * BLOCK // TRTLLM_BLOCK}
     for name, tiers in {"trtllm-baseline": {}, "trtllm-host": {"host": {"size": "256MiB"}}}.items():
@@ -119,14 +120,8 @@ def versions(vllm: dict[str, object] | None, trtllm: dict[str, object] | None) -
     return "; ".join(told)
 
 
-def _version(engine: dict[str, object], module: str) -> str:
+def _version(engine: dict[str, object], package: str) -> str:
     command = engine.get("command")
     if not isinstance(command, list):
         return f"of {engine.get('image')}"
-    python = command[0] if "python" in Path(command[0]).name else "python3"
-    asked = [python, "-c", f"import {module}; print({module}.__version__)"]
-    try:
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
-    except OSError:
-        return "unknown"
-    return answer.stdout.strip().splitlines()[-1] if answer.returncode == 0 and answer.stdout else "unknown"
+    return installed_version(command[0], package, {}) or "unknown"
