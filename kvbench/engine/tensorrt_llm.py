@@ -139,8 +139,8 @@ def extra_options(profile: Profile) -> ExtraOptions:
         raise InputError(f"TensorRT-LLM option {place}: {first['msg']}", do="correct the profile") from None
 
 
-def render(profile: Profile, *, port: int, file: Path) -> Rendered:
-    """The command, and the YAML that goes to `file`."""
+def render(profile: Profile, *, port: int, file: Path, told: Mapping[str, str] | None = None) -> Rendered:
+    """The command, and the YAML that goes to `file`; `told`: the engine's own defaults, where it was asked."""
     check_profile(profile)
     spec = profile.engine
     options: list[str] = []
@@ -156,7 +156,7 @@ def render(profile: Profile, *, port: int, file: Path) -> Rendered:
         *options,
         *("--extra_llm_api_options", str(file)),  # the spelling that older and newer releases share
     )
-    return Rendered(argv=argv, env=dict(spec.env), files={str(file): _yaml(profile)})
+    return Rendered(argv=argv, env=dict(spec.env), files={str(file): _yaml(profile, told)})
 
 
 def command_of(profile: Profile) -> tuple[str, ...]:
@@ -167,10 +167,10 @@ def command_of(profile: Profile) -> tuple[str, ...]:
     return tuple(spec.command or ("trtllm-serve",))
 
 
-def _yaml(profile: Profile) -> str:
+def _yaml(profile: Profile, told: Mapping[str, str] | None) -> str:
     """The file, followed by the defaults that it leaves to the engine: they change from release to release."""
     options = extra_options(profile)
-    left = defaults_left(options.kv_cache_config, profile.engine.version)
+    left = defaults_left(options.kv_cache_config, profile.engine.version, told)
     notes = "".join(f"#   {line}\n" for line in left)
     head = f"# Left to TensorRT-LLM {profile.engine.version or '(version not pinned)'}:\n" if left else ""
     return yaml.safe_dump(options.model_dump(exclude_none=True), sort_keys=False) + head + notes

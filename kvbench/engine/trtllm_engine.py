@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import httpx
 
@@ -17,6 +17,7 @@ from kvbench.engine.launch import LaunchPlan
 from kvbench.engine.launched import LaunchedEngine, asked_port
 from kvbench.engine.tensorrt_llm import DEFAULT_PORT, check_profile, command_of, extra_options, render
 from kvbench.engine.trtllm_ledger import TrtllmLedger
+from kvbench.engine.trtllm_options import told_defaults
 from kvbench.engine.trtllm_proof import prove
 from kvbench.engine.trtllm_reader import TrtllmReader
 from kvbench.engine.trtllm_schema import check_with_engine
@@ -24,7 +25,7 @@ from kvbench.errors import EngineError, InputError
 from kvbench.load.outcome import encodable
 from kvbench.spec.profile import Profile
 
-__all__ = ["EXTRA_BODY", "TensorRtLlmEngine", "check_startable", "render_without_start"]
+__all__ = ["EXTRA_BODY", "Installed", "TensorRtLlmEngine", "check_startable", "render_without_start"]
 
 EXTRA_BODY: dict[str, object] = {
     "ignore_eos": True,
@@ -42,6 +43,15 @@ TOLD_S = 10.0
 """The first events and the first iteration record follow the first request within a second."""
 
 
+class Installed(NamedTuple):
+    """What is known of an engine before it runs."""
+
+    container: Container | None = None
+    image: ImageFacts | None = None
+    defaults: dict[str, str] | None = None
+    """Of keys that the YAML does not say, as this very engine has them; None: it cannot be asked."""
+
+
 class TensorRtLlmEngine(LaunchedEngine):
     """One start of `trtllm-serve`."""
 
@@ -49,18 +59,22 @@ class TensorRtLlmEngine(LaunchedEngine):
 
     def __init__(self, profile: Profile, launch: Launch) -> None:
         super().__init__(profile, launch)
-        self._runtime: Container | None = None
-        self._image: ImageFacts | None = None
+        self._installed = Installed()
         self._reader: TrtllmReader | None = None
 
     def _prepare(self, progress: Progress) -> None:
-        self._runtime, self._image = check_startable(self._profile, progress)
+        self._installed = check_startable(self._profile, progress)
 
     def _container(self) -> Container | None:
-        return self._runtime
+        return self._installed.container
 
     def _rendered(self, plan: LaunchPlan, port: int) -> Rendered:
-        rendered = render(self._profile, port=port, file=plan.launch.directory / "trtllm.yaml")
+        rendered = render(
+            self._profile,
+            port=port,
+            file=plan.launch.directory / "trtllm.yaml",
+            told=self._installed.defaults,
+        )
         if plan.lease.container is None:
             return rendered
         return _contained(self._profile, rendered, plan.lease.container, lease_id=plan.lease.id, home=plan.home)
@@ -121,7 +135,7 @@ class TensorRtLlmEngine(LaunchedEngine):
         if self._reader is None:
             raise EngineError(f"{self._launch.label}: the engine has not been started")
         with self._client() as client:
-            return prove(self._profile, client, self._reader, self._image)
+            return prove(self._profile, client, self._reader, self._installed.image, self._installed.defaults)
 
     def reset(self) -> tuple[str, ...]:
         """There is no such thing: a cold start or new prompts are the only ways."""
@@ -135,7 +149,7 @@ class TensorRtLlmEngine(LaunchedEngine):
         super().stop()
 
 
-def check_startable(profile: Profile, progress: Progress) -> tuple[Container | None, ImageFacts | None]:
+def check_startable(profile: Profile, progress: Progress) -> Installed:
     """What is known of a start before anything is started. InputError when command, options or YAML are wrong."""
     check_profile(profile)
     extra_options(profile)
@@ -154,8 +168,10 @@ def check_startable(profile: Profile, progress: Progress) -> tuple[Container | N
             do="give engine.image, or correct engine.command, or install TensorRT-LLM",
         )
     (text,) = render(profile, port=DEFAULT_PORT, file=Path("trtllm.yaml")).files.values()
-    check_with_engine(profile, text, command, container, progress)
-    return container, image
+    defaults = check_with_engine(profile, text, command, container, progress)
+    if told := told_defaults(defaults or {}):
+        progress(f"{profile.name}: left to TensorRT-LLM, by its own word: {told}")
+    return Installed(container, image, defaults)
 
 
 def render_without_start(profile: Profile) -> Rendered:

@@ -10,7 +10,15 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-__all__ = ["BLOCK_PRIORITY", "DEFAULTS", "Default", "ExtraOptions", "KvCacheConfig", "defaults_left"]
+__all__ = [
+    "BLOCK_PRIORITY",
+    "DEFAULTS",
+    "Default",
+    "ExtraOptions",
+    "KvCacheConfig",
+    "defaults_left",
+    "told_defaults",
+]
 
 EVENT_BUFFER = 16384
 """Events kept until they are asked for. In 1.2 they are the only way to see the host tier work, and off at 0."""
@@ -107,19 +115,39 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
 """By release line. Sources: KvCacheConfig of the 1.2 branch; for the priority, its eviction policy."""
 
 
-def defaults_left(config: KvCacheConfig, version: str | None) -> list[str]:
-    """One line for each key that is left to the engine, with what the pinned release makes of it where known."""
-    line = ".".join((version or "").split(".")[:2])
-    known = DEFAULTS.get(line, {})
-    lines = []
-    for key in DEFAULTS["1.2"]:
-        if getattr(config, key) is not None:
-            continue
-        default = known.get(key)
-        if default is None:
-            said = f"unknown for {version or 'a version that is not pinned'}"
-        else:
-            said = default.note if default.value is None else str(default.value).lower()
-            said += f" ({default.note})" if default.note and default.value is not None else ""
-        lines.append(f"kv_cache_config.{key}: {said}")
-    return lines
+def defaults_left(config: KvCacheConfig, version: str | None, told: Mapping[str, str] | None = None) -> list[str]:
+    """One line for each key that is left to the engine, with what it makes of it: by what this very engine `told`
+    (reprs, of keys that were not said), else by what is known of the pinned release."""
+    known = DEFAULTS.get(".".join((version or "").split(".")[:2]), {})
+    told = told or {}
+    keys = dict.fromkeys((*DEFAULTS["1.2"], *told))
+    return [
+        f"kv_cache_config.{key}: {_left(known.get(key), told.get(key), version)}"
+        for key in keys
+        if getattr(config, key, None) is None
+    ]
+
+
+def _left(default: Default | None, told: str | None, version: str | None) -> str:
+    """An engine whose field has no default decides elsewhere, and only a table can know that."""
+    if told is not None and (default is None or told != "None"):
+        value = _plain(told)
+        note = (
+            f"{default.note}; " if default is not None and default.note and _plain(default.value) == value else ""
+        )
+        return f"{value} ({note}told by this engine)"
+    if default is None:
+        return f"unknown for {version or 'a version that is not pinned'}"
+    if default.value is None:
+        return default.note
+    return _plain(default.value) + (f" ({default.note})" if default.note else "")
+
+
+def _plain(value: object) -> str:
+    """As YAML has it."""
+    return str(value).strip("'").lower()
+
+
+def told_defaults(told: Mapping[str, str]) -> str:
+    """In one line, those that make a difference to tiers."""
+    return ", ".join(f"{key} {_plain(told[key])}" for key in DEFAULTS["1.2"] if key in told)

@@ -30,8 +30,17 @@ class _Findings:
     raw: dict[str, object] = field(default_factory=dict)
 
 
-def prove(profile: Profile, client: httpx.Client, reader: TrtllmReader, image: ImageFacts | None) -> Effective:
-    """Everything that the server tells. EngineError when it is of another version than the profile pins."""
+def prove(
+    profile: Profile,
+    client: httpx.Client,
+    reader: TrtllmReader,
+    image: ImageFacts | None,
+    defaults: dict[str, str] | None,
+) -> Effective:
+    """Everything that the server tells. EngineError when it is of another version than the profile pins.
+
+    `defaults`: what its own models said of keys that the YAML leaves out; None: they could not be asked.
+    """
     seen = ask_server(client, reader.url)
     check_version(profile, seen.version)
     found = _Findings(raw={k: v for k, v in seen.texts.items() if v is not None})
@@ -45,7 +54,9 @@ def prove(profile: Profile, client: httpx.Client, reader: TrtllmReader, image: I
     found.raw["statistics_missing"] = list(reader.missing)
     found.unknown += [f"{path}: this server has no such statistics" for path in reader.missing]
     found.unknown += ["max_seq_len"] if "max_seq_len" in profile.engine.args else []
-    found.raw["defaults_left"] = defaults_left(options.kv_cache_config, seen.version)
+    found.raw["defaults_told"] = defaults
+    found.raw["defaults_left"] = defaults_left(options.kv_cache_config, seen.version, defaults)
+    found.unknown += _untold(profile)
     _tokens_per_block(ledger, options.kv_cache_config.tokens_per_block, found)
     host_bytes = _host(profile, ledger, found)
     names = [str(model.get("id")) for model in seen.models or []]
@@ -63,6 +74,13 @@ def prove(profile: Profile, client: httpx.Client, reader: TrtllmReader, image: I
         unknown=tuple(found.unknown),
         raw=found.raw,
     )
+
+
+def _untold(profile: Profile) -> list[str]:
+    """What a profile asks for and no server of this kind tells."""
+    device = profile.tiers.device
+    asked = {"kv_dtype": device.kv_dtype != "auto", "memory_utilization": device.memory_utilization is not None}
+    return [*(what for what, said in asked.items() if said), "whether the device keeps prefixes"]
 
 
 def _tokens_per_block(ledger: TrtllmLedger, asked: int, found: _Findings) -> None:

@@ -228,6 +228,44 @@ def test_the_engines_own_models_read_the_yaml_where_they_can_be_imported(tmp_pat
     assert len(said) == 1, "asked once"
 
 
+def test_defaults_that_the_engines_own_models_tell_are_shown_written_and_kept(
+    tmp_path: Path, engines: list[LaunchedEngine]
+) -> None:
+    said: list[str] = []
+    engine = create_engine(
+        a_profile(engine=with_package(tmp_path)), Launch(tmp_path, tmp_path / "engine-1.log", None, "arm-1")
+    )
+    assert isinstance(engine, TensorRtLlmEngine)
+    engines.append(engine)
+    engine.start(said.append)
+    assert "arm: left to TensorRT-LLM, by its own word: secondary_offload_min_priority 35" in said
+    line = "kv_cache_config.secondary_offload_min_priority: 35 (told by this engine)"
+    assert f"#   {line}\n" in (tmp_path / "trtllm.yaml").read_text()
+    raw = engine.effective().raw
+    assert raw["defaults_told"] == {"secondary_offload_min_priority": "35"}
+    left = raw["defaults_left"]
+    assert isinstance(left, list)
+    assert line in left
+    assert "kv_cache_config.onboard_blocks: true" in left, "not told, so it is what 1.2 is known for"
+
+
+@pytest.mark.parametrize(
+    ("device", "asked"),
+    [
+        ({"blocks": 8, "kv_dtype": "fp8"}, {"kv_dtype"}),
+        ({"memory_utilization": 0.5}, {"memory_utilization"}),
+        ({"blocks": 8}, set()),
+    ],
+)
+def test_what_was_asked_for_and_is_told_by_no_server_is_unknown(
+    device: dict, asked: set[str], tmp_path: Path, engines: list[LaunchedEngine]
+) -> None:
+    effective = started(a_profile(tiers={"device": device}), tmp_path, engines).effective()
+    assert (effective.kv_dtype, effective.prefix_caching, effective.differences) == (None, None, ())
+    assert set(effective.unknown) & {"kv_dtype", "memory_utilization"} == asked
+    assert "whether the device keeps prefixes" in effective.unknown
+
+
 def test_a_yaml_that_the_engines_own_models_refuse_is_told_before_anything_starts(tmp_path: Path) -> None:
     engine = with_package(tmp_path, FAKE.replace("host_cache_size", "host_cache_bytes"))
     with pytest.raises(InputError, match="TensorRT-LLM refuses its YAML"):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from kvbench.engine.create import render_profile
 from kvbench.engine.tensorrt_llm import extra_options, render, traps
-from kvbench.engine.trtllm_options import ExtraOptions, KvCacheConfig
+from kvbench.engine.trtllm_options import ExtraOptions, KvCacheConfig, defaults_left
 from kvbench.errors import InputError
 from kvbench.spec.loading import load_profile
 from kvbench.spec.profile import Profile
@@ -143,6 +143,41 @@ def test_defaults_that_are_left_to_the_engine_are_shown_with_the_file() -> None:
 def test_defaults_of_a_release_that_nobody_knows_are_not_assumed() -> None:
     text = render(a_profile(version="1.9.0"), port=1, file=Path("/f")).files["/f"]
     assert "kv_cache_config.secondary_offload_min_priority: unknown for 1.9.0" in text
+
+
+TOLD = {
+    "secondary_offload_min_priority": "35",
+    "enable_partial_reuse": "True",
+    "dtype": "'auto'",
+    "max_attention_window": "None",
+    "disk_cache_size": "None",
+    "free_gpu_memory_fraction": "0.9",
+}
+
+
+def test_what_the_very_engine_told_of_its_defaults_counts_before_what_is_known_of_its_release() -> None:
+    """Given one that has keys of a newer release, and a field without a default that 1.2 fills in elsewhere."""
+    rendered = render(a_profile(host={"size": "1GiB"}), port=1, file=Path("/f"), told=TOLD)
+    lines = [line.removeprefix("#   kv_cache_config.") for line in rendered.files["/f"].splitlines()]
+    assert "secondary_offload_min_priority: 35 (told by this engine)" in lines
+    assert "enable_partial_reuse: true (told by this engine)" in lines
+    of_what = "of the memory that is free after the weights"
+    assert f"free_gpu_memory_fraction: 0.9 ({of_what}; told by this engine)" in lines
+    assert "disk_cache_size: none (told by this engine)" in lines
+    assert "max_attention_window: the model's own" in lines
+    assert "copy_on_partial_reuse: true" in lines, "of what it did not tell, the release is known"
+
+
+def test_of_a_release_that_nobody_knows_the_engine_tells_its_defaults_itself() -> None:
+    left = defaults_left(KvCacheConfig(), "1.9.0", TOLD)
+    assert "kv_cache_config.secondary_offload_min_priority: 35 (told by this engine)" in left
+    assert "kv_cache_config.max_attention_window: none (told by this engine)" in left
+    assert "kv_cache_config.onboard_blocks: unknown for 1.9.0" in left
+
+
+def test_a_key_that_the_profile_gives_is_not_left_to_the_engine() -> None:
+    left = defaults_left(KvCacheConfig(dtype="fp8"), "1.2.1", TOLD)
+    assert not any(line.startswith("kv_cache_config.dtype") for line in left)
 
 
 @pytest.mark.parametrize(
