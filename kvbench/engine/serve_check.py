@@ -10,6 +10,7 @@ from kvbench.engine.scratch import scratch
 from kvbench.engine.vllm_engine import VllmEngine
 from kvbench.errors import EngineError
 from kvbench.load.outcome import encodable
+from kvbench.load.usage import usage_of_answer
 from kvbench.spec.profile import Profile
 
 __all__ = ["serve_once"]
@@ -62,9 +63,10 @@ def _fault(endpoint: Endpoint) -> str | None:
     except httpx.HTTPError as error:
         return f"gave no answer: {error or type(error).__name__}"
     try:
-        usage = answer.json()["usage"] if answer.status_code == 200 else {}
-        if (usage["prompt_tokens"], usage["completion_tokens"]) == (PROMPT_TOKENS, OUTPUT_TOKENS):
-            return None
-    except (ValueError, KeyError, TypeError):
-        pass  # told below, as any other answer that was not asked for
+        document = answer.json() if answer.status_code == 200 else None
+    except ValueError:
+        document = None
+    usage = usage_of_answer(document)
+    if (usage.prompt_tokens, usage.completion_tokens) == (PROMPT_TOKENS, OUTPUT_TOKENS):
+        return None
     return f"answered HTTP {answer.status_code}: {encodable(answer.text[:300])}"

@@ -22,6 +22,7 @@ from kvbench.engine.common_words import COMMON_WORDS
 from kvbench.errors import InputError
 from kvbench.load.outcome import encodable
 from kvbench.load.target import ROUTES
+from kvbench.load.usage import usage_of_answer
 from kvbench.spec.access import Api
 
 __all__ = ["OPENING", "TextPrompts", "find_text_prompts", "sides"]
@@ -227,9 +228,11 @@ def _extra_tokens(client: httpx.Client, model: str, words: Sequence[str], api: A
             answer = client.post(ROUTES[api], json=body, timeout=60.0)
             if answer.status_code != 200:
                 raise ValueError(f"{answer.status_code} {answer.text}")
-            counted = answer.json()["usage"]["prompt_tokens"]
-            seen.append(int(counted) - len(text))
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            counted = usage_of_answer(answer.json()).prompt_tokens
+            if counted is None:
+                raise ValueError(f"no usage in {answer.text}")
+            seen.append(counted - len(text))
+        except (httpx.HTTPError, ValueError) as error:
             raise InputError(
                 f"the server at {client.base_url} does not say how many tokens a text has: "
                 f"{encodable(str(error))[:200] or type(error).__name__}",

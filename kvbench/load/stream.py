@@ -19,6 +19,7 @@ from kvbench.load.alike import Alike
 from kvbench.load.outcome import Failure, encodable
 from kvbench.load.sse import EventDecoder
 from kvbench.load.tokens import Carriers, Placed, place_tokens
+from kvbench.load.usage import count_of, read_usage
 
 __all__ = ["Completion", "CompletionReader"]
 
@@ -30,8 +31,6 @@ _CLOSING = 3
 """Chunks at the end of an answer that are read one by one: its last token, the usage, `[DONE]`."""
 _FEWEST_ALIKE = 16
 """Of fewer events it takes longer to find out what they have in common."""
-_MOST_TOKENS = 1 << 24
-"""No context is longer than 16 million tokens; a larger count is nonsense and would only fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +172,14 @@ class CompletionReader:
             failure = Failure("stream_broken", f"the stream ended with {missing} after {self._events} events")
         if failure is None and self._finish_reason not in ("stop", "length"):
             failure = Failure("server_error", f"finish_reason is {self._finish_reason!r}")
-        details = self._usage.get("prompt_tokens_details") if isinstance(self._usage, dict) else None
+        usage = read_usage(self._usage)
         return Completion(
-            placed=place_tokens(self._carriers, _count(self._usage, "completion_tokens")),
+            placed=place_tokens(self._carriers, usage.completion_tokens),
             token_ids=tuple(self._ids) if self._ids else None,
             text="".join(self._text),
             finish_reason=self._finish_reason,
-            prompt_tokens=_count(self._usage, "prompt_tokens"),
-            cached_tokens=_count(details, "cached_tokens"),
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
             events=self._events,
             failure=failure,
         )
@@ -269,7 +268,7 @@ class CompletionReader:
                     carriers.at_ns.append(at_ns)
                     carriers.ids.append(held)
                     carriers.text.append(len(text) if text else 0)
-                    carriers.counted.append(_count(usage, "completion_tokens") if usage else None)
+                    carriers.counted.append(count_of(usage, "completion_tokens") if usage else None)
             elif event.get("error"):
                 self._failure = Failure("server_error", _words(event["error"]))
                 return
@@ -289,11 +288,6 @@ def _values(payloads: bytes, count: int) -> list[Any]:
     if len(values) != count:
         raise ValueError("not one value each")
     return values
-
-
-def _count(counts: object, name: str) -> int | None:
-    value = counts.get(name) if isinstance(counts, dict) else None
-    return value if isinstance(value, int) and 0 <= value <= _MOST_TOKENS else None
 
 
 def _words(error: object) -> str:

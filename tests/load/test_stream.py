@@ -22,15 +22,18 @@ from tests.load.server import DONE, event, token_event, usage_event
 CAPTURED = {
     # name: (tokens, prompt tokens, cached tokens, cause of failure)
     "chat-stream-contusage-0": (4, 1367, 1280, None),
+    "chat-stream-contusage-1": (4, 1367, 1280, None),
     "chat-stream-usage-0": (4, 1367, 1280, None),
-    "chat-stream-usage-1": (4, None, None, None),
+    "chat-stream-usage-1": (4, 1367, 1280, None),
     "chat-stream-hosthit": (4, 2017, 1920, None),
     "chat-stream-perreqmetrics": (4, 377, 0, None),
     "completion-stream-contusage-0": (4, 1350, 1280, None),
     "completion-stream-contusage-1": (4, 1350, 1280, None),
     "completion-stream-usage-0": (4, 1350, 1280, None),
+    "completion-stream-usage-1": (4, 1350, 1280, None),
     "completions-stream-perreqmetrics": (4, 360, 0, None),
     "completion-stream-nousage-0": (None, None, None, None),
+    "completion-stream-nousage-1": (None, None, None, None),
     "completion-stream-engine-killed-tail": (None, None, None, "server_error"),
     "chat-stream-engine-killed-tail": (None, None, None, "server_error"),
 }
@@ -68,8 +71,7 @@ def test_captured_answers_at_every_split_position(shared_dir: Path, name: str) -
     assert whole.placed.known == (tokens is not None)
     assert len(whole.placed.times_ns) == (tokens or 0)
     assert (whole.failure.cause if whole.failure else None) == cause
-    if prompt_tokens is not None:
-        assert (whole.prompt_tokens, whole.cached_tokens) == (prompt_tokens, cached_tokens)
+    assert (whole.prompt_tokens, whole.cached_tokens) == (prompt_tokens, cached_tokens)
     for place in range(1, len(body)):
         assert gist(read(body[:place], body[place:])) == gist(whole), place
 
