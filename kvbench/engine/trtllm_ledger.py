@@ -7,7 +7,6 @@ their events have come, seconds later at most. Pure; not thread-safe.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -23,8 +22,10 @@ DEVICE, HOST = 0, 1
 """Cache levels of events."""
 
 _BY_SOURCE = "prompt_tokens_by_source"
+_MOST = 2**53
+"""Whole numbers from here on are none: a float, which the page is read as, does not tell them apart."""
 
-Record = Mapping[str, Any]
+Record = dict[str, Any]
 """JSON from outside."""
 
 
@@ -47,11 +48,11 @@ class TrtllmLedger:
         """What `GET /metrics` gave out."""
         if not records:
             return
-        self._stats.add(json.dumps(records))
+        self._stats.take(records)
         self.iterations += len(records)
         self._stale = False
         for record in records:
-            size = _whole((record.get("kvCacheStats") or {}).get("tokensPerBlock"))
+            size = _whole(_part(record, "kvCacheStats").get("tokensPerBlock"))
             self.tokens_per_block = size or self.tokens_per_block
 
     def take_events(self, events: Iterable[Record]) -> None:
@@ -62,14 +63,15 @@ class TrtllmLedger:
         for event in events:
             self.events += 1
             self._count(event)
-            data = event.get("data") or {}
-            told = data.get("num_blocks_per_cache_level")
-            if data.get("type") == "created" and isinstance(told, list):
-                self.levels = tuple(int(blocks) for blocks in told)
+            data = _part(event, "data")
+            if data.get("type") == "created":
+                self.levels = _levels(data.get("num_blocks_per_cache_level")) or self.levels
             elif data.get("type") == "updated":
-                self._note_move(data.get("cache_level") or {})
+                self._note_move(_part(data, "cache_level"))
         self._settle(self._reused_before)
-        self._reused_before = int(self._iteration_samples().get(("cache_blocks_reused", ()), 0))
+        reused = self._iteration_samples().get(("cache_blocks_reused", ()), 0)
+        if reused < _MOST:
+            self._reused_before = int(reused)
 
     def _count(self, event: Record) -> None:
         """Ids of a rank are consecutive; the oldest events are dropped when the engine's buffer is full."""
@@ -154,5 +156,17 @@ class TrtllmLedger:
             yield f"{full}{{{shown}}} {value}" if shown else f"{full} {value}"
 
 
+def _part(record: Record, key: str) -> Record:
+    part = record.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _levels(told: object) -> tuple[int, ...] | None:
+    """None unless every level has a number of blocks."""
+    sizes = [_whole(blocks) for blocks in told] if isinstance(told, list) else []
+    known = tuple(blocks for blocks in sizes if blocks is not None)
+    return known if known and len(known) == len(sizes) else None
+
+
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST else None

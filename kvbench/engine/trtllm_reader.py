@@ -20,6 +20,7 @@ from pydantic_core import from_json
 
 from kvbench.engine.metrics_page import MetricsPage
 from kvbench.engine.trtllm_ledger import TrtllmLedger
+from kvbench.load.outcome import encodable
 
 __all__ = ["RECORDS_NAME", "TrtllmReader"]
 
@@ -36,7 +37,7 @@ PAGE_S = 4.0
 """For the server's own Prometheus page; less than whoever scrapes waits for the whole."""
 
 
-_MOMENT = re.compile(r"(# (HELP|TYPE) )?trtllm_kv_cache_(host_)?utilization\b")
+_MOMENT = re.compile(r"(# (HELP|TYPE) )?trtllm_kv_cache_(host_utilization|utilization|iter_reuse_rate)\b")
 """Gauges of the last iteration, however long that is ago."""
 
 
@@ -50,7 +51,8 @@ class TrtllmReader:
         self._file = directory / RECORDS_NAME
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._failure: OSError | None = None
+        self._failure: str | None = None
+        """Why the page has no sums any more."""
         self._missing: set[str] = set()
         surfaces: tuple[tuple[str, str, Callable[[list[Any]], None]], ...] = (
             ("GET", "/metrics", ledger.take_iterations),
@@ -101,15 +103,20 @@ class TrtllmReader:
             thread.join(ANSWER_S + 1.0)
 
     def _read(self, method: str, path: str, take: Callable[[list[Any]], None]) -> None:
-        with httpx.Client(base_url=self._base_url, trust_env=False, timeout=ANSWER_S) as client:
-            while not self._stop.wait(POLL_S):
-                records = self._ask(client, method, path)
-                if records is None:
-                    continue
-                with self._lock:
-                    take(records)
-                    if records:
-                        self._keep(path, records)
+        try:
+            with httpx.Client(base_url=self._base_url, trust_env=False, timeout=ANSWER_S) as client:
+                while not self._stop.wait(POLL_S):
+                    self._take(self._ask(client, method, path), path, take)
+        except Exception as error:  # noqa: BLE001 - the page says it to whoever scrapes: this thread has nobody else
+            self._failure = f"{method} {path} is not read any more: {type(error).__name__}: {encodable(str(error))}"
+
+    def _take(self, records: list[Any] | None, path: str, take: Callable[[list[Any]], None]) -> None:
+        if records is None:
+            return
+        with self._lock:
+            take(records)
+            if records:
+                self._keep(path, records)
 
     def _ask(self, client: httpx.Client, method: str, path: str) -> list[Any] | None:
         """Records, if there are any; None when the server did not say."""
@@ -132,12 +139,13 @@ class TrtllmReader:
             with self._file.open("ab") as stream:
                 stream.write(gzip.compress((json.dumps(entry) + "\n").encode(), compresslevel=1))
         except OSError as error:
-            self._failure = error
+            self._failure = f"the records cannot be kept: {error.strerror}"
 
     def page(self) -> tuple[int, str]:
-        """Status and text: the server's own page and the sums; 503 when the server does not answer."""
+        """Status and text: the server's own page and the sums. 503 when the server does not answer, 500 when its
+        statistics are not read or kept any more: sums that stand still would pass for those of an idle server."""
         if self._failure is not None:
-            return 500, f"the records cannot be kept: {self._failure.strerror}\n"
+            return 500, f"{self._failure}\n"
         try:
             answer = self._http.get("/prometheus/metrics", follow_redirects=True)
         except httpx.HTTPError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from kvbench.observe.continuity import PROCESS, Fall
 from kvbench.observe.mapping import CanonicalSample, Labels
@@ -46,8 +46,12 @@ class IterationStats:
 
     def add(self, text: str) -> list[Fall]:
         """Take in one answer; returns what fell in it. A text that is no list of records adds nothing."""
+        return self.take(_records(text))
+
+    def take(self, records: Iterable[Record]) -> list[Fall]:
+        """The same of an answer that has been parsed."""
         fell: list[Fall] = []
-        for record in _records(text):
+        for record in records:
             rank = record.get("attentionDpRank")
             rank = rank if isinstance(rank, int | str) else None
             fell += self._follows(self._latest.get(rank), record)

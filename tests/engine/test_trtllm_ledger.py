@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -165,3 +166,84 @@ def test_a_text_that_is_nothing_of_the_kind_changes_nothing(tmp_path: Path) -> N
     ledger.take_iterations([{}, {"kvCacheStats": None, "iter": True}])
     assert ledger.levels is None
     assert told(ledger).get("host") is None
+
+
+ODD_EVENTS = [
+    {"data": "x"},
+    {"data": [1]},
+    {"data": {"type": "updated", "cache_level": 1}},
+    {"data": {"type": "updated", "cache_level": {"old_value": [0], "new_value": {}}}},
+    {"data": {"type": "created", "num_blocks_per_cache_level": [None]}},
+    {"data": {"type": "created", "num_blocks_per_cache_level": ["64"]}},
+    {"data": {"type": "created", "num_blocks_per_cache_level": []}},
+    {"data": {"type": "created", "num_blocks_per_cache_level": [10**400]}},
+    {"event_id": 10**400, "attention_dp_rank": [0], "data": {"type": ["created"]}},
+]
+ODD_RECORDS = [
+    {"kvCacheStats": [1]},
+    {"kvCacheStats": {"tokensPerBlock": 10**400, "reusedBlocks": 1e308, "missedBlocks": 1e308}},
+    {"kvCacheStats": {"tokensPerBlock": [32], "reusedBlocks": "4"}, "iter": None},
+    {"kvCacheIterationStats": {"16": 7}, "inflightBatchingStats": "none", "attentionDpRank": {}},
+]
+
+
+@pytest.mark.parametrize("event", ODD_EVENTS, ids=lambda event: str(event)[:60])
+def test_an_odd_event_moves_nothing_and_those_behind_it_count(event: dict) -> None:
+    ledger = TrtllmLedger(32)
+    ledger.take_events([created(64, 256), event, moved(1, 0, 1)])
+    ledger.take_events([event])
+    assert (ledger.levels, ledger.offloaded, ledger.onboarded, ledger.events) == ((64, 256), 1, 0, 4)
+    assert ledger.events_lost == 0
+
+
+@pytest.mark.parametrize("odd", ODD_RECORDS, ids=lambda odd: str(odd)[:60])
+def test_an_odd_record_does_not_keep_the_next_one_from_counting(odd: dict) -> None:
+    ledger = TrtllmLedger(64)
+    ledger.take_events([created(64, 256)])
+    ledger.take_iterations([odd])
+    told(ledger)
+    ledger.take_iterations([record(2, 5, 10, 330)])
+    assert told(ledger)["device"] >= 5 * 32
+    assert ledger.tokens_per_block == 32
+
+
+KEYS = st.sampled_from(
+    [
+        *("data", "type", "event_id", "attention_dp_rank", "cache_level", "old_value", "new_value", "blocks"),
+        *("num_blocks_per_cache_level", "kvCacheStats", "tokensPerBlock", "reusedBlocks", "missedBlocks", "iter"),
+        *("usedNumBlocks", "maxNumBlocks", "kvCacheIterationStats", "inflightBatchingStats", "numCtxTokens"),
+    ]
+)
+NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, 2**53, 2**63, 10**400, 1e308])
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.sampled_from(["created", "updated", "stored", "gpu", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=10,
+)
+MOVES = st.fixed_dictionaries(
+    {"data": st.fixed_dictionaries({"type": st.sampled_from(["created", "updated"])}, optional={
+        "cache_level": st.dictionaries(st.sampled_from(["old_value", "new_value"]), VALUES) | VALUES,
+        "num_blocks_per_cache_level": st.lists(VALUES, max_size=3) | VALUES,
+    })},
+    optional={"event_id": VALUES, "attention_dp_rank": VALUES},
+)  # fmt: skip
+DICTIONARIES = st.dictionaries(KEYS, VALUES, max_size=5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.lists(DICTIONARIES, max_size=3), st.lists(MOVES | DICTIONARIES, max_size=3)), max_size=3)
+)
+def test_no_json_brings_the_ledger_down(answers: list[tuple[list[dict], list[dict]]]) -> None:
+    """Whatever a server answers, what it says properly afterwards counts."""
+    ledger = TrtllmLedger(32)
+    for records, events in answers:
+        ledger.take_iterations(records)
+        ledger.take_events(events)
+        told_so_far(ledger)
+    onboarded, iterations = ledger.onboarded, ledger.iterations
+    ledger.take_events([created(64, 256), moved(1, 1, 0)])
+    ledger.take_iterations([record(9, 5, 10)])
+    told(ledger)
+    assert (ledger.levels, ledger.tokens_per_block) == ((64, 256), 32)
+    assert (ledger.onboarded, ledger.iterations) == (onboarded + 1, iterations + 1)
