@@ -1,8 +1,8 @@
 """What a server exposes, in canonical names (`kvbench.spec.engine_metrics` has kind, unit and meaning of each).
 
 One table for vLLM, TensorRT-LLM and LMCache. Series of several engine ranks are one: counters and counts are
-summed, shares are those of the fullest rank. What a server does not expose, or exposes as no number, is absent and
-never zero.
+summed, shares and delays are those of the rank that has most. What a server does not expose, or exposes as no
+number, is absent and never zero.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ __all__ = [
     "totals",
 ]
 
+_NO_SUMS = ("fraction", "s/MiB")
+"""Units of which several engines or tiers have no sum: the largest counts."""
+
 
 def parse_engine(text: str, *, buckets: bool = True) -> Exposition:
     """The families that have a canonical name."""
@@ -45,7 +48,7 @@ def canonical(exposition: Exposition) -> list[CanonicalSample]:
     for mapping in (mapping for family in exposition.families for mapping in BY_FAMILY.get(family, ())):
         if not mapping.applies(exposition):
             continue
-        together = _fullest if mapping.metric.unit == "fraction" else _add
+        together = _largest if mapping.metric.unit in _NO_SUMS else _add
         for name, labels, value in _mapped(mapping, exposition):
             before = merged.get((name, labels))
             merged[name, labels] = value if before is None else together(before, value)
@@ -70,7 +73,7 @@ def _mapped(mapping: Mapping, exposition: Exposition) -> Iterator[CanonicalSampl
             yield CanonicalSample(name, labels, 0.0)
 
 
-def _fullest(one: float, other: float) -> float:
+def _largest(one: float, other: float) -> float:
     return one if one >= other or math.isnan(one) else other  # no number stays none
 
 

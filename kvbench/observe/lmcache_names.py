@@ -51,6 +51,9 @@ _SERVER = (
 _CONNECTOR = (
     Mapping(_C + "num_lookup_tokens", "tier_lookup_tokens", replaced_by=_S + "lookup_requested_tokens"),
     Mapping(_C + "num_lookup_hits", "tier_found_tokens", replaced_by=FOUND),
+    Mapping(_C + "num_requested_tokens", "tier_asked_tokens"),
+    Mapping(_C + "num_hit_tokens", "tier_loaded_tokens"),
+    Mapping(_C + "retrieve_hit_rate", "tier_loaded_share"),
     Mapping(_C + "num_stored_tokens", "tier_stored_tokens"),
     Mapping(_C + "local_cache_usage", "host_cache_bytes", replaced_by=_S + "l1_memory_usage_bytes"),
     Mapping(_C + "local_storage_usage", "disk_cache_bytes", replaced_by=_S + "l2_usage_bytes"),

@@ -26,6 +26,11 @@ _TIERING = "vllm:kv_offload_tiering_"
 _SIMPLE = "vllm:simple_kv_offload_"
 _PRIMARY = ("tier", "0:primary")  # vLLM counts its host tier among the tiers; the others stand behind it
 _REASON = (("reason", "reason"),)
+_FAILED = ("result", "failure")  # of a promotion
+_SIZES = (
+    *(("cpu_num_chunks", "chunks"), ("cpu_blocks_per_chunk", "blocks_per_chunk")),
+    *(("cpu_kv_cache_size_bytes", "bytes"), ("cpu_kv_cache_size_tokens", "tokens"), ("tier", "tier")),
+)
 
 _TOKENS_AND_REQUESTS = (
     Mapping(_V + "prompt_tokens", "prompt_tokens"),
@@ -44,6 +49,7 @@ _TOKENS_AND_REQUESTS = (
     Mapping(_V + "request_success", "requests_finished", keep=(("finished_reason", "reason"),)),
     Mapping(_V + "admission_rejections", "requests_refused", keep=_REASON),
     Mapping(_V + "num_preemptions", "preemptions"),
+    Mapping(_V + "request_num_preemptions", "preemptions_per_request"),
     Mapping(_V + "kv_cache_usage_perc", "kv_cache_usage"),
     Mapping(_V + "kv_block_lifetime_seconds", "block_lifetime"),
     Mapping(_V + "kv_block_idle_before_evict_seconds", "block_idle_before_evict"),
@@ -54,6 +60,8 @@ _TOKENS_AND_REQUESTS = (
     Mapping(_V + "e2e_request_latency_seconds", "engine_e2e"),
     Mapping(_V + "request_queue_time_seconds", "engine_queue_time"),
     Mapping(_V + "request_prefill_time_seconds", "engine_prefill_time"),
+    Mapping(_V + "request_decode_time_seconds", "engine_decode_time"),
+    Mapping(_V + "request_inference_time_seconds", "engine_inference_time"),
 )
 
 _OFFLOADING = (
@@ -65,7 +73,10 @@ _OFFLOADING = (
     Mapping(_OFFLOAD + "load_size", "host_load_size"),
     Mapping(_OFFLOAD + "allocation_failure", "host_store_drops"),
     Mapping(_OFFLOAD + "stores_skipped", "host_store_skips"),
+    Mapping(_OFFLOAD + "cpu_allocation_size", "host_store_room"),
     Mapping(_OFFLOAD + "cpu_cache_usage_perc", "host_pinned_usage"),
+    Mapping(_OFFLOAD + "cpu_cache_read_usage_perc", "host_pinned_by_reads"),
+    Mapping(_OFFLOAD + "cpu_cache_write_usage_perc", "host_pinned_by_writes"),
     Mapping(_OFFLOAD + "lookup_async_delay_seconds", "host_lookup_time"),
     Mapping(_OFFLOAD + "lookup_sync_delay_seconds", "lookup_call_time"),
     # Since 0.28.
@@ -76,13 +87,22 @@ _OFFLOADING = (
     Mapping(_TIERING + "chunk_queries", "disk_chunk_queries", without=_PRIMARY),
     Mapping(_TIERING + "chunk_hits", "disk_chunk_hits", without=_PRIMARY),
     Mapping(_TIERING + "lookup_async_delay_seconds", "disk_lookup_time", without=_PRIMARY),
+    Mapping(_TIERING + "lookup_sync_delay_seconds", "disk_lookup_call_time", without=_PRIMARY),
+    Mapping(_TIERING + "primary_read_usage_perc", "host_pinned_by_cascades"),
+    Mapping(_TIERING + "primary_write_usage_perc", "host_pinned_by_promotions"),
     Mapping(_TIERING + "active_promotion_jobs", "promotions_running"),
     Mapping(_TIERING + "active_cascade_jobs", "cascades_running"),
     Mapping(_TIERING + "promotion_job_failures", "promotion_failures"),
     Mapping(_TIERING + "promotion_allocation_failures", "promotion_drops"),
     Mapping(_TIERING + "cascade_job_failures", "cascade_failures"),
-    Mapping(_TIERING + "backpressure_stores_dropped", "store_drops"),  # since 0.31
-    Mapping(_TIERING + "promotion_latency_seconds", "promotion_time"),  # since 0.33
+    # Since 0.31.
+    Mapping(_TIERING + "backpressure_stores_dropped", "store_drops"),
+    Mapping(_TIERING + "backpressure_blocks_dropped", "store_drop_blocks"),
+    Mapping(_TIERING + "backpressure_store_latency_ema", "disk_store_delay"),
+    # Since 0.33.
+    Mapping(_TIERING + "promotion_latency_seconds", "promotion_time", without=_FAILED),
+    Mapping(_TIERING + "promotion_latency_seconds", "failed_promotion_time", where=_FAILED),
+    Mapping(_OFFLOAD + "config_info", "offload_tiers", keep=_SIZES),
     # The connector for plain CPU offload, since 0.20.
     Mapping(_SIMPLE + "load_blocks", "host_load_blocks"),
     Mapping(_SIMPLE + "save_outcomes", "host_store_blocks", where=("outcome", "stored")),

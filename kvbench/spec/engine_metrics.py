@@ -48,8 +48,15 @@ ENGINE_METRICS: dict[str, EngineMetric] = {
     "tier_found_tokens": _counter("tokens", "of these, found, those on the device included"),
     "tier_found_tokens_by_source": _counter("tokens", "the same by the tier that held them (label source)"),
     "tier_stored_tokens": _counter("tokens", "tokens a cache server took in"),
+    "tier_asked_tokens": _counter("tokens", "tokens the engine wanted loaded from its cache server"),
+    "tier_loaded_tokens": _counter("tokens", "of these, loaded"),
+    "tier_loaded_share": _gauge("fraction", "the same as a share, since it was told last; 1 where none was wanted"),
     "cache_blocks_reused": _counter("blocks", "blocks of prompts found in a cache, whatever the tier"),
     "cache_blocks_missed": _counter("blocks", "blocks of prompts found in no cache"),
+    "cache_hit_rate": _gauge(
+        "fraction", "share of prompt blocks found in a cache, since the start; best of several"
+    ),
+    "cache_hit_rate_now": _gauge("fraction", "the same of the latest step alone"),
     "computed_tokens_per_request": _histogram("tokens", "prompt tokens computed, by request"),
     # Requests.
     "requests_running": _gauge("requests", "requests in the running batch"),
@@ -59,6 +66,7 @@ ENGINE_METRICS: dict[str, EngineMetric] = {
     "requests_finished": _counter("requests", "finished requests (label reason where it is told)"),
     "requests_refused": _counter("requests", "requests turned away at admission (label reason)"),
     "preemptions": _counter("requests", "running requests whose blocks were taken away"),
+    "preemptions_per_request": _histogram("preemptions", "times that its blocks were taken away, by request"),
     # The device tier.
     "kv_cache_usage": _gauge("fraction", "share of device blocks in use; the fullest engine of several"),
     "block_lifetime": _histogram("s", "device block filled to evicted; a sample of all blocks"),
@@ -68,12 +76,20 @@ ENGINE_METRICS: dict[str, EngineMetric] = {
     "host_cache_usage": _gauge("fraction", "share of the host tier that holds KV; the fullest part of several"),
     "host_cache_bytes": _gauge("bytes", "KV held in the host tier"),
     "host_pinned_usage": _gauge("fraction", "share of the host tier that transfers hold fast; not how full it is"),
+    "host_pinned_by_reads": _gauge("fraction", "of the host tier, what reads from it hold fast"),
+    "host_pinned_by_writes": _gauge("fraction", "of the host tier, what writes into it hold fast"),
+    "host_pinned_by_promotions": _gauge("fraction", "of the host tier, what promotions hold fast; most of several"),
+    "host_pinned_by_cascades": _gauge("fraction", "of the host tier, what cascades hold fast; most of several"),
+    "offload_tiers": _gauge(
+        "tiers", "tiers behind the device (label tier; of the host: chunks, blocks_per_chunk, bytes, tokens)"
+    ),
     "host_blocks_used": _gauge("blocks", "blocks of the host tier that hold KV"),
     "host_store_bytes": _counter("bytes", "device to host"),
     "host_store_seconds": _counter("s", "time in these copies, summed over overlapping jobs"),
     "host_store_size": _histogram("bytes", "device to host, by job"),
     "host_store_blocks": _counter("blocks", "device to host"),
     "host_store_chunks": _counter("chunks", "taken into the host tier"),
+    "host_store_room": _histogram("chunks", "room asked for in the host tier, by store or promotion"),
     "host_load_bytes": _counter("bytes", "host to device, also for what came from the disk first"),
     "host_load_seconds": _counter("s", "time in these copies, summed over overlapping jobs"),
     "host_load_size": _histogram("bytes", "host to device, by job"),
@@ -101,14 +117,20 @@ ENGINE_METRICS: dict[str, EngineMetric] = {
     "disk_chunk_queries": _counter("chunks", "chunks looked up on disk, each request until its first miss"),
     "disk_chunk_hits": _counter("chunks", "of these, found"),
     "disk_lookup_time": _histogram("s", "first deferral to resolved, for a chunk looked up on disk"),
+    "disk_lookup_call_time": _histogram("s", "one lookup of a chunk on disk, in the scheduler's own time"),
     "promotions_running": _gauge("jobs", "promotions from the disk tier under way"),
-    "promotion_time": _histogram("s", "a promotion from the disk tier, asked for to ready in the host tier"),
+    "promotion_time": _histogram(
+        "s", "a promotion from the disk tier that went well: asked for to ready in the host"
+    ),
+    "failed_promotion_time": _histogram("s", "a promotion from the disk tier that failed: asked for to given up"),
     "promotion_failures": _counter("jobs", "failed reads from the disk tier: the request recomputes"),
     "promotion_failed_chunks": _counter("chunks", "chunks looked for on disk and not delivered (label reason)"),
     "promotion_drops": _counter("events", "promotions given up because the host tier was full"),
     "cascades_running": _gauge("jobs", "writes to the disk tier under way"),
     "cascade_failures": _counter("jobs", "failed writes to the disk tier"),
     "store_drops": _counter("events", "stores dropped by back-pressure of the disk tier"),
+    "store_drop_blocks": _counter("blocks", "blocks of these stores"),
+    "disk_store_delay": _gauge("s/MiB", "moving average of stores to the disk tier, by back-pressure; the slowest"),
     # Latency as the engine sees it.
     "engine_ttft": _histogram("s", "arrival at the server to first token"),
     "engine_itl": _histogram("s", "gap between steps of a request"),
@@ -116,6 +138,8 @@ ENGINE_METRICS: dict[str, EngineMetric] = {
     "engine_e2e": _histogram("s", "arrival at the server to last token"),
     "engine_queue_time": _histogram("s", "arrival to scheduled; contains the time of loading KV from a tier"),
     "engine_prefill_time": _histogram("s", "scheduled to first token"),
+    "engine_decode_time": _histogram("s", "first token to last token"),
+    "engine_inference_time": _histogram("s", "scheduled to last token"),
     # What the engine says of its own telling.
     "metric_events_lost": _counter("events", "events that were never counted because a queue was full"),
     "iterations_unseen": _counter("iterations", "iterations whose record never came; another reader may have it"),

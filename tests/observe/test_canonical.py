@@ -198,7 +198,8 @@ class TestReleasesOfVllm:
         labels = '{tier="1:fs",result="ok"}'
         text = f"# TYPE {name} histogram\n{name}_sum{labels} 3\n{name}_count{labels} 4\n"
         found = {sample.name: sample.value for sample in canonical(parse_engine(text))}
-        assert found == {"promotion_time_sum": 3, "promotion_time_count": 4}
+        failed = {"failed_promotion_time_sum": 0, "failed_promotion_time_count": 0}
+        assert found == {"promotion_time_sum": 3, "promotion_time_count": 4, **failed}
 
     def test_the_plain_cpu_connector_has_names_of_its_own(self) -> None:
         text = by_label("vllm:simple_kv_offload_save_outcomes", "outcome", {"stored": 7, "dropped_cpu_full": 2})
@@ -355,7 +356,7 @@ class TestTensorRtLlm:
             + f"trtllm_time_to_first_token_seconds_sum{{{self.LABELS}}} 1.5\n"
         )
         exposition = parse_engine(text)
-        assert totals(exposition) == {"requests_finished": 6, "kv_cache_usage": 0.25}
+        assert totals(exposition) == {"requests_finished": 6, "kv_cache_usage": 0.25, "cache_hit_rate": 0.5}
         assert ("engine_ttft_sum", (), 1.5) in canonical(exposition)
         assert source_counters(exposition) == {}
 
