@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from kvbench.errors import EngineError
+from kvbench.probe import command
 from kvbench.probe.command import probe_profile
 from kvbench.probe.decode import paces_together
+from kvbench.probe.series import LEAST
 from kvbench.probe.setting import Options
 from kvbench.spec.loading import load_profile
 from tests.cli.invoke import kvbench_here
@@ -29,6 +31,8 @@ EVEN = {
     "host": TRANSFER_S / (TRUTH["computed"] - TRUTH["host"]),
     "disk": 2 * TRANSFER_S / (TRUTH["computed"] - TRUTH["disk"]),
 }
+
+LOOSE_LENGTHS, LOOSE_LIMIT_S = (256, 1024), 60.0
 
 PROFILE = f"""
 name: known
@@ -144,6 +148,36 @@ def test_beside_a_background_load_probes_are_still_told_apart(tmp_path: Path) ->
     loaded = document["under_load"]
     assert {"computed", "device"} <= {point["source"] for point in loaded["points"]}
     assert loaded["cost_per_token_s"].keys() == document["cost_per_token_s"].keys()
+
+
+@pytest.fixture(scope="module")
+def loose(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A probe that is content with intervals of any width, alone and beside a load that hits nothing. Checks of its
+    break-even lengths, which take all of their time, are left out."""
+    folder = tmp_path_factory.mktemp("loose")
+    options = Options(lengths=LOOSE_LENGTHS, limit_s=LOOSE_LIMIT_S, interval=1e9, background_per_s=2.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "CHECKS", 0)
+        document, _ = probe_profile(
+            load_profile(a_profile(folder)), options, folder / "out", lambda line: None, group_s=0.25
+        )
+    return document
+
+
+def test_a_probe_is_over_when_its_intervals_are_as_narrow_as_asked(loose: dict[str, Any]) -> None:
+    assert loose["interval_reached"] is True
+    assert loose["seconds"] < 0.7 * LOOSE_LIMIT_S, "what its series may take at most"
+    counts = {(point["source"], point["prefix_tokens"]): point["n"] for point in loose["points"]}
+    assert all(counts[source, length] >= LEAST for source in TRUTH for length in LOOSE_LENGTHS)
+    assert all(interval is not None for interval in loose["cost_per_token_ci"].values())
+
+
+@pytest.mark.parametrize("source", TRUTH)
+def test_beside_a_load_every_source_has_its_points(loose: dict[str, Any], source: str) -> None:
+    points = [point for point in loose["under_load"]["points"] if point["source"] == source]
+    assert sum(point["n"] for point in points) >= 1
+    assert all(point["ttft_s"] > 0 for point in points)
+    assert source not in loose["under_load"]["not_reached"]
 
 
 def test_a_server_without_metrics_cannot_be_probed(tmp_path: Path) -> None:
