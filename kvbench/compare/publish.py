@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from kvbench.judge.evidence import ArmRound
@@ -47,7 +48,7 @@ def report_data(
         arms=tuple(_arm(manifest, arm) for arm in manifest.arms),
         workload=manifest.workload,
         rules=manifest.rules,
-        warnings=(*_edited(manifest), *manifest.warnings),
+        warnings=(*_edited(manifest), *manifest.warnings, *_stops(manifest)),
         rounds={
             arm.name: [_tables(rounds[key]) for key in sorted(rounds) if key[0] == arm.name]
             for arm in manifest.arms
@@ -59,6 +60,20 @@ def _edited(manifest: Manifest) -> list[str]:
     """A judgement over what was changed afterwards is shown as what it is."""
     changed = edited(manifest)
     return [f"run.json was changed after the run began: {', '.join(changed)}"] if changed else []
+
+
+def _stops(manifest: Manifest) -> list[str]:
+    """How engines had to be stopped, each sentence once for an arm, with its rounds."""
+    told: dict[str, list[int]] = {}
+    for record in manifest.rounds:
+        for remark in record.stop_remarks:
+            told.setdefault(f"{record.arm}: {remark}", []).append(record.index)
+    return [f"{text} ({_rounds(indices)})" for text, indices in told.items()]
+
+
+def _rounds(indices: Iterable[int]) -> str:
+    several = sorted(set(indices))
+    return f"round{'s' if len(several) > 1 else ''} {', '.join(map(str, several))}"
 
 
 def _arm(manifest: Manifest, arm: ArmRecord) -> ArmFacts:

@@ -101,7 +101,7 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
         if listener is not None:
             launch = replace(launch, kv_events=listener.target)
         engine = create_engine(job.profile, launch)
-        stack.callback(engine.stop)
+        stack.callback(_stop, engine, job, view)
         endpoint = engine.start(lambda text: _on_progress(view, text))
         effective = engine.effective()
         before = look_before(engine, endpoint, launch)
@@ -124,6 +124,7 @@ def record_round(job: RoundJob, journal: Journal, view: LiveView) -> ArmRound:
         update={
             "load": record.load | calibration.figures() if record.load else {},
             "token_id_range": endpoint.token_id_range,
+            "stop_remarks": list(engine.remarks()),
         }
     )
     write_ledger(run, job.profile, record)
@@ -138,6 +139,15 @@ def _listener(profile: Profile, stack: ExitStack) -> KvEventListener | None:
     listener = KvEventListener()
     stack.callback(listener.close)
     return listener
+
+
+def _stop(engine: Engine, job: RoundJob, view: LiveView) -> None:
+    """End it, and say how where that took more than asking, also when the round has failed."""
+    try:
+        engine.stop()
+    finally:
+        for remark in engine.remarks():
+            view.note(f"{job.profile.name}, round {job.index}: {remark}")
 
 
 def _on_progress(view: LiveView, text: str) -> None:

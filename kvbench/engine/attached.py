@@ -194,6 +194,10 @@ class AttachedEngine:
     def stop(self) -> None:
         """Nothing: it was running before and goes on."""
 
+    def remarks(self) -> tuple[str, ...]:
+        """None, for it is not stopped."""
+        return ()
+
 
 def _is_vllm(seen: Seen) -> bool:
     """By the owner it gives its models, or by its metrics."""

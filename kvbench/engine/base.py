@@ -140,3 +140,7 @@ class Engine(Protocol):
     def stop(self) -> None:
         """Stop it and remove everything it left: processes, port, `/dev/shm` files, its disk directory."""
         ...
+
+    def remarks(self) -> tuple[str, ...]:
+        """How it had to be stopped, in sentences; empty before, and when it ended as it was asked to."""
+        ...

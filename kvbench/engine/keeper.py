@@ -171,10 +171,20 @@ class Keeper:
         def left() -> list[Process]:
             return [Process(stat.pid, stat.start) for stat in descendants(os.getpid())]
 
-        survivors = end_processes(left, self._order.grace_s, first=client, while_waiting=lambda: self._turn(0.02))
+        survivors = end_processes(
+            left,
+            self._order.grace_s,
+            first=client,
+            while_waiting=lambda: self._turn(0.02),
+            before_kill=self._tell_of_kill,
+        )
         self._reap()
         self._drain()
         self._finish(survivors)
+
+    def _tell_of_kill(self, left: Sequence[Process]) -> None:
+        """Of a container it is the client that did not end, which waits for the engine."""
+        say({"event": "killed", "after_s": self._order.grace_s, "engine": self._lease.engine in left})
 
     def _drain(self) -> None:
         os.set_blocking(self._output, False)

@@ -21,7 +21,7 @@ from kvbench.engine.base import EngineState, Launch, Rendered
 from kvbench.engine.container_processes import ContainerProcesses
 from kvbench.engine.container_remains import ANSWER_S, REMOVE_S, Container
 from kvbench.engine.environment import kvbench_home
-from kvbench.engine.leases import MARKER, Lease, new_lease, read_lease, reclaim, write_lease
+from kvbench.engine.leases import MARKER, ORPHAN_GRACE_S, Lease, new_lease, read_lease, reclaim, write_lease
 from kvbench.engine.processes import ProcessStat, cpu_seconds, descendants
 from kvbench.engine.remains import KILL_S, abandoned, make_directory, remove_directory
 from kvbench.errors import EngineError, InputError
@@ -113,6 +113,8 @@ class EngineProcess:
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.ended = False
+        self.remark: str | None = None
+        """How it had to be ended, where SIGTERM was not enough."""
 
     def start(self) -> None:
         """Start it; EngineError when it cannot be executed. It is not ready yet when this returns."""
@@ -195,6 +197,8 @@ class EngineProcess:
                 self._failure = str(event["why"])
             case "exited":
                 self.exit_code = self._own_exit_code(int(str(event["code"])))
+            case "killed":
+                self.remark = _killed(float(str(event["after_s"])), engine=bool(event["engine"]))
 
     def _own_exit_code(self, code: int) -> int:
         """A container's client exits with 128 and the number of the signal that ended the engine."""
@@ -256,10 +260,14 @@ class EngineProcess:
             self._tell_keeper()
             path = self._plan.lease_path
             if path.exists():  # the keeper was killed, or could not finish, or never began
-                kept = reclaim(read_lease(path), path).kept
-                if kept:
+                lease = read_lease(path)
+                reclaimed = reclaim(lease, path)
+                if reclaimed.killed and self.remark is None:
+                    self.remark = _killed(ORPHAN_GRACE_S, engine=lease.engine in reclaimed.killed)
+                if reclaimed.kept:
+                    left = "; ".join(reclaimed.kept)
                     raise EngineError(
-                        f"{self._plan.launch.label}: what the engine left could not be removed: {'; '.join(kept)}",
+                        f"{self._plan.launch.label}: what the engine left could not be removed: {left}",
                         do="remove it by hand, or run the command again when its cause is gone",
                     )
 
@@ -281,3 +289,9 @@ class EngineProcess:
         self.ended = True
         if keeper.stdout is not None:
             keeper.stdout.close()
+
+
+def _killed(after_s: float, *, engine: bool) -> str:
+    """`engine`: whether it was the engine itself that did not end, not only what it had started."""
+    who = "the engine" if engine else "what the engine had started"
+    return f"{who} did not end on SIGTERM within {after_s:g} s and was killed"

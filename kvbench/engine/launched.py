@@ -145,3 +145,8 @@ class LaunchedEngine(ABC):
         """End it and remove everything it left."""
         if self._process is not None:
             self._process.stop()
+
+    def remarks(self) -> tuple[str, ...]:
+        """How it had to be stopped, where it did not end as it was asked to."""
+        remark = None if self._process is None else self._process.remark
+        return () if remark is None else (remark,)

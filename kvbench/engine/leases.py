@@ -30,6 +30,7 @@ from kvbench.engine.remains import end_processes, keep_watch, remove_directory, 
 
 __all__ = [
     "MARKER",
+    "ORPHAN_GRACE_S",
     "Lease",
     "Reclaimed",
     "drop_lease",
@@ -82,6 +83,8 @@ class Reclaimed(NamedTuple):
     """Sentences."""
     kept: list[str]
     """What could not be removed, with the reason. Its lease stays, for the next command."""
+    killed: frozenset[Process] = frozenset()
+    """Those that SIGTERM was not enough for."""
 
 
 def new_lease(
@@ -184,16 +187,22 @@ def reclaim(lease: Lease, path: Path) -> Reclaimed:
         keep_watch(mapped, [process.pid for process in orphans])
         time.sleep(0.05)
 
+    killed: set[Process] = set()
     find()
     watch()
-    survivors = end_processes(find, ORPHAN_GRACE_S, while_waiting=watch)
+    survivors = end_processes(find, ORPHAN_GRACE_S, while_waiting=watch, before_kill=killed.update)
     removed, kept = release(lease._replace(shm=tuple(sorted(mapped))))
     kept += [f"process {process.pid}: it does not end" for process in survivors]
-    done = [f"ended process {process.pid} of launch {lease.label}" for process in sorted(orphans - set(survivors))]
+    done = [_ended(process, lease, by_force=process in killed) for process in sorted(orphans - set(survivors))]
     done += [f"removed {name} of launch {lease.label}" for name in removed]
     if not kept:
         drop_lease(path)
-    return Reclaimed(done, kept)
+    return Reclaimed(done, kept, frozenset(killed))
+
+
+def _ended(process: Process, lease: Lease, *, by_force: bool) -> str:
+    how = f", which did not end on SIGTERM within {ORPHAN_GRACE_S:g} s" if by_force else ""
+    return f"{'killed' if by_force else 'ended'} process {process.pid} of launch {lease.label}{how}"
 
 
 def sweep(progress: Callable[[str], None], directory: Path | None = None) -> list[str]:

@@ -87,6 +87,10 @@ class VllmWithLmcache(VllmEngine):
         finally:
             self._beside.stop()
 
+    def remarks(self) -> tuple[str, ...]:
+        """How both had to be stopped."""
+        return (*super().remarks(), *self._beside.remarks())
+
 
 class VllmWithLmcacheInside(VllmEngine):
     """One start of vLLM with LMCache in its own processes."""

@@ -91,9 +91,18 @@ class LmcacheProcess:
             return state
         cause = explain(self._process.log_tail())
         says = "" if cause.id is None else f": {cause.says}"
-        return replace(state, detail=f"{state.detail.replace('the engine', 'its LMCache server', 1)}{says}")
+        return replace(state, detail=f"{_of_server(state.detail)}{says}")
 
     def stop(self) -> None:
         """End it and remove everything it left."""
         if self._process is not None:
             self._process.stop()
+
+    def remarks(self) -> tuple[str, ...]:
+        """How it had to be stopped, where it did not end as it was asked to."""
+        remark = None if self._process is None else self._process.remark
+        return () if remark is None else (_of_server(remark),)
+
+
+def _of_server(text: str) -> str:
+    return text.replace("the engine", "its LMCache server", 1)

@@ -48,11 +48,13 @@ def end_processes(
     *,
     first: Process | None = None,
     while_waiting: Callable[[], None] = _pause,
+    before_kill: Callable[[list[Process]], None] = lambda _: None,
 ) -> list[Process]:
     """SIGTERM to all that `find` returns, SIGKILL after the grace time; returns those that did not go.
 
     `find` is asked again until it returns none, so that children born meanwhile are ended too. While `first` runs,
-    it alone is told: it hands the signal on.
+    it alone is told: it hands the signal on. `before_kill` hears of those that SIGTERM did not end, if there are
+    any.
     """
     told: set[Process] = set()
     deadline = time.monotonic() + grace_s
@@ -62,6 +64,8 @@ def end_processes(
             send_signal(process, signal.SIGCONT)  # a stopped process would not see SIGTERM
             told.add(process)
         while_waiting()
+    if left:
+        before_kill(left)
     deadline = time.monotonic() + KILL_S
     while (left := find()) and time.monotonic() < deadline:
         for process in left:

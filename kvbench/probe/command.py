@@ -69,6 +69,9 @@ def probe_profile(
         room = room_of(profile, effective)
         lengths = choose_lengths(room, options.lengths)
         results, beside = _probe(endpoint, room, lengths, options, seed, progress, group_s)
+    remarks = engine.remarks()
+    for remark in remarks:
+        progress(remark)
     found = {
         "schema": 1,
         "profile": profile.name,
@@ -78,7 +81,7 @@ def probe_profile(
         "under_load": None if len(results) == 1 else document(results[1], room, options),
         "background_per_s": options.background_per_s,
         "lengths": list(lengths),
-        "conditions": _conditions(profile, effective, room, seed, began, warnings),
+        "conditions": _conditions(profile, effective, room, seed, began, [*warnings, *remarks]),
     }
     write_text(directory / "probe.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     write_text(directory / "probe.html", probe_page(found))

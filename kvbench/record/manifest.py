@@ -111,6 +111,8 @@ class RoundRecord(RecordModel):
     """Of the ids that prompts were made of."""
     load_faults: list[str] = Field(default_factory=list)
     """See `kvbench.judge.evidence.ArmRound`."""
+    stop_remarks: list[str] = Field(default_factory=list)
+    """How its engine had to be stopped, where it did not end as it was asked to."""
 
 
 class Manifest(RecordModel):

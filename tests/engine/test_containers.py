@@ -119,6 +119,7 @@ def test_a_started_container_answers_is_seen_and_leaves_nothing(
     assert runtime.names() == []
     assert all(gone(pid) for pid in state.pids)
     assert nothing_left(tmp_path)
+    assert engine.remarks() == ()
 
 
 def stops_and_leaves_nothing(engine: VllmEngine, runtime: Containers, tmp_path: Path) -> None:
@@ -135,6 +136,7 @@ def test_an_engine_in_a_container_that_ignores_sigterm_is_killed(
     monkeypatch.setattr(VllmEngine, "grace_s", 0.3)
     engine = started(a_profile(env=with_engine(IGNORE_TERM="1")), tmp_path, engines)
     stops_and_leaves_nothing(engine, runtime, tmp_path)
+    assert engine.remarks() == ("the engine did not end on SIGTERM within 0.3 s and was killed",)
 
 
 def test_a_client_that_is_killed_takes_no_container_out_of_kvbenchs_hands(

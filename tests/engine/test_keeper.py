@@ -18,6 +18,7 @@ import pytest
 import kvbench
 from kvbench.engine.base import Launch, Rendered
 from kvbench.engine.launch import EngineProcess, plan_disk_directory, plan_launch
+from kvbench.engine.leases import ORPHAN_GRACE_S
 from kvbench.engine.processes import identify
 from kvbench.engine.remains import remove_directory
 from kvbench.errors import EngineError, Interrupted
@@ -84,6 +85,7 @@ def test_stopping_ends_the_engine_and_removes_what_it_left(tmp_path: Path) -> No
     assert all(gone(stat.pid) for stat in tree)
     assert not Path("/dev/shm", name).exists()
     assert nothing_left(tmp_path)
+    assert process.remark is None
     process.stop()
     assert process.state().alive is False
 
@@ -94,6 +96,31 @@ def test_an_engine_that_ignores_sigterm_is_killed_after_the_grace_time(tmp_path:
     assert wait_for(lambda: serving(process))
     process.stop()
     assert process.exit_code == -signal.SIGKILL
+    assert process.remark == "the engine did not end on SIGTERM within 0.3 s and was killed"
+    assert nothing_left(tmp_path)
+
+
+def test_what_an_engine_had_started_and_that_ignores_sigterm_is_killed_and_not_taken_for_the_engine(
+    tmp_path: Path,
+) -> None:
+    ignoring = "trap '' TERM; sleep 600 & trap - TERM; exit 3"
+    process = a_process(tmp_path, grace_s=0.3, argv=("sh", "-c", ignoring))
+    process.start()
+    assert wait_for(lambda: not process.alive())
+    process.stop()
+    assert process.exit_code == 3
+    assert process.remark == "what the engine had started did not end on SIGTERM within 0.3 s and was killed"
+    assert nothing_left(tmp_path)
+
+
+def test_without_its_keeper_an_engine_that_ignores_sigterm_is_named_too(tmp_path: Path) -> None:
+    process = a_process(tmp_path, IGNORE_TERM="1")
+    process.start()
+    assert wait_for(lambda: serving(process))
+    (lease,) = (tmp_path / "home" / "leases").glob("*.json")
+    os.kill(json.loads(lease.read_text())["keeper"][0], signal.SIGKILL)
+    process.stop()
+    assert process.remark == f"the engine did not end on SIGTERM within {ORPHAN_GRACE_S:g} s and was killed"
     assert nothing_left(tmp_path)
 
 

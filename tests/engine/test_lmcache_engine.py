@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kvbench.engine import lmcache_server
 from kvbench.engine.base import Effective, Launch
 from kvbench.engine.create import create_engine
 from kvbench.engine.launch import plan_disk_directory
@@ -157,6 +158,17 @@ def test_a_race_for_the_servers_port_is_lost_once(tmp_path: Path, engines: list[
     engine.start(lambda _: None)
     assert engine.effective().differences == ()
     engine.stop()
+    assert nothing_left(tmp_path)
+
+
+def test_a_server_that_ignores_sigterm_is_killed_and_named(
+    tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lmcache_server, "GRACE_S", 0.3)
+    engine = an_engine(a_profile(LMC_IGNORE_TERM="1"), tmp_path, engines)
+    engine.start(lambda _: None)
+    engine.stop()
+    assert engine.remarks() == ("its LMCache server did not end on SIGTERM within 0.3 s and was killed",)
     assert nothing_left(tmp_path)
 
 

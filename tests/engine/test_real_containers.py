@@ -128,6 +128,7 @@ def test_an_engine_that_ends_on_sigterm_does_so_within_its_grace_time(
     engine.stop()
     assert engine._process is not None
     assert engine._process.exit_code == -signal.SIGTERM
+    assert engine.remarks() == ()
     assert real.names() == []
     assert nothing_left(tmp_path)
 
@@ -138,6 +139,7 @@ def test_an_engine_that_ignores_sigterm_is_killed(
     monkeypatch.setattr(VllmEngine, "grace_s", 0.3)
     engine = started(a_profile(real, env=with_engine(IGNORE_TERM="1")), tmp_path, engines)
     stops_and_leaves_nothing(engine, real, tmp_path)
+    assert engine.remarks() == ("the engine did not end on SIGTERM within 0.3 s and was killed",)
 
 
 def test_an_engine_that_dies_in_its_container_says_why(

@@ -5,6 +5,7 @@ Run as `python -m lmcache.cli.main server ...` with the directory above on PYTHO
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -70,6 +71,8 @@ class Answers(BaseHTTPRequestHandler):
 
 
 def main() -> None:
+    if os.environ.get("LMC_IGNORE_TERM"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("LMCache server:", " ".join(sys.argv[1:]), flush=True)
     if os.environ.get("LMC_DIE"):
         sys.exit(os.environ["LMC_DIE"])
