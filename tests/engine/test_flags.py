@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvbench.engine.flags import Flags, argv_of, check_flags, flag_name, known_flags, parse_help, shipped_flags
+from kvbench.engine.interpreter import installation
 from kvbench.errors import InputError
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -128,3 +131,49 @@ def test_a_cache_that_was_cut_short_is_asked_for_again(tmp_path: Path, content: 
     (cache,) = (tmp_path / "flags").iterdir()
     cache.write_text(content)
     assert known_flags(stand_in, "1.0", tmp_path, lambda _: None) == first
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """An interpreter with packages of its own."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    return tmp_path / "env" / "bin" / "python"
+
+
+def install_vllm(python: Path, version: str, help_: str) -> None:
+    """As an upgrade does: the command stays as it is, and so does its interpreter."""
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    for old in (*site.glob("vllm"), *site.glob("vllm-*")):
+        shutil.rmtree(old)
+    for folder in ("vllm", f"vllm-{version}.dist-info"):
+        (site / folder).mkdir()
+    (site / "vllm" / "__init__.py").write_text("raise SystemExit('the engine is not imported to look at it')")
+    (site / "server.py").write_text(f"print({help_!r})")
+
+
+@pytest.mark.parametrize("form", ["module", "script", "script by env"])
+def test_after_an_upgrade_behind_one_interpreter_the_help_is_asked_for_again(
+    tmp_path: Path, python: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a profile that pins no version."""
+    monkeypatch.setenv("PATH", f"{python.parent}:/usr/bin:/bin")
+    script = python.with_name("vllm")
+    line = "/usr/bin/env python" if form == "script by env" else str(python)
+    script.write_text(f"#!{line}\nimport server")
+    script.chmod(0o755)
+    command = (str(python), "-m", "server") if form == "module" else (str(script),)
+    said: list[str] = []
+    install_vllm(python, "0.98.0", "options:\n  --old-name X\n")
+    first = known_flags(command, None, tmp_path, said.append)
+    install_vllm(python, "0.99.0", "options:\n  --newer-name X\n")
+    second, again = (known_flags(command, None, tmp_path, said.append) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert (set(first.choices), set(second.choices)) == ({"old-name"}, {"newer-name"})
+    assert again == second
+    assert len(said) == 2, "once for each"
+
+
+def test_an_interpreter_that_cannot_be_asked_has_nothing_to_be_seen(tmp_path: Path) -> None:
+    assert installation(str(tmp_path / "python"), "vllm", {}) == ""
+    assert installation("false", "vllm", {}) == ""

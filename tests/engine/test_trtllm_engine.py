@@ -266,6 +266,20 @@ def test_what_was_asked_for_and_is_told_by_no_server_is_unknown(
     assert "whether the device keeps prefixes" in effective.unknown
 
 
+def test_after_an_upgrade_its_models_read_the_yaml_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    profile = a_profile(engine=with_package(tmp_path))
+    (text,) = render(profile, port=1, file=Path("f")).files.values()
+    information = tmp_path / "site" / "tensorrt_llm-1.2.1.dist-info"
+    information.mkdir()
+    check_with_engine(profile, text, command_of(profile), None, said.append)
+    information.rename(information.with_name("tensorrt_llm-1.3.0.dist-info"))
+    (tmp_path / "site" / "tensorrt_llm" / "llmapi.py").write_text(FAKE.replace("= 35", "= 100"))
+    defaults = check_with_engine(profile, text, command_of(profile), None, said.append)
+    assert defaults == {"secondary_offload_min_priority": "100"}
+    assert len(said) == 2
+
+
 def test_a_yaml_that_the_engines_own_models_refuse_is_told_before_anything_starts(tmp_path: Path) -> None:
     engine = with_package(tmp_path, FAKE.replace("host_cache_size", "host_cache_bytes"))
     with pytest.raises(InputError, match="TensorRT-LLM refuses its YAML"):
