@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from kvbench.engine.vllm import Place, render
 from kvbench.engine.vllm_traps import traps
 from kvbench.errors import InputError
-from kvbench.spec.profile import Profile
+from kvbench.spec.profile import Profile, SpecModel
+from kvbench.spec.secondary import ExampleTier, KvcrTier, ObjectTier, PeerTier
 
 PLACE = Place(
     command=("python3", "-m", "vllm.entrypoints.openai.api_server"),
@@ -54,6 +56,10 @@ FORMS: dict[str, tuple[dict, list[str]]] = {
             '{"engine_id": "kvbench-x", "kv_connector_extra_config": {"lmcache.mp.host": "tcp://localhost", '
             '"lmcache.mp.port": 5555, "lmcache.mp.mq_timeout": 10.0}}',
         ],
+    ),
+    "lmcache, inside the engine": (
+        {"host": {**HOST, "via": "lmcache", "in_process": True}},
+        ["", '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", "engine_id": "kvbench-x"}'],
     ),
     "offloading": (
         {"host": {**HOST, "via": "offloading"}},
@@ -157,7 +163,7 @@ FORMS: dict[str, tuple[dict, list[str]]] = {
             '"backpressure": {"backpressure_cls": "EMABackpressureDetector"}}]}}',
         ],
     ),
-    "tiering, peers, an example and kvcr": (
+    "tiering, peers and an example": (
         {
             "host": HOST,
             "secondary": [
@@ -169,16 +175,55 @@ FORMS: dict[str, tuple[dict, list[str]]] = {
                     "num_threads": 8,
                     "unbound_store_timeout_s": "30s",
                 },
-                {"type": "example", "custom_param": 1},
-                {"type": "kvcr", "control_host": "127.0.0.1", "control_ports": [1, 2], "secondary_g2_slots": 4},
+                {"type": "example", "custom_param": 1, "backpressure": {}},
             ],
         },
         [
             "--kv-offloading-size 16 --kv-offloading-backend native",
             '{"engine_id": "kvbench-x", "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", '
             '"secondary_tiers": [{"type": "p2p", "host": "10.0.0.1", "port": 5710, "backends": ["UCX"], '
-            '"num_threads": 8, "unbound_store_timeout_s": 30.0}, {"type": "example", "custom_param": 1}, '
-            '{"type": "kvcr", "control_host": "127.0.0.1", "control_ports": [1, 2], "secondary_g2_slots": 4}]}}',
+            '"num_threads": 8, "unbound_store_timeout_s": 30.0}, {"type": "example", "custom_param": 1, '
+            '"backpressure": {"backpressure_cls": "EMABackpressureDetector"}}]}}',
+        ],
+    ),
+    "tiering, kvcr": (
+        {
+            "host": HOST,
+            "secondary": [
+                {
+                    "type": "kvcr",
+                    "router_capabilities": ["route"],
+                    "control_host": "127.0.0.1",
+                    "control_ports": [5720, 5721],
+                    "control_advertise_host": "10.0.0.1",
+                    "eager_ctrl_connect": False,
+                    "opportunistic_query": False,
+                    "enable_telemetry": True,
+                    "operation_timeout_ms": 500,
+                    "abandon_timeout_ms": 2000,
+                    "metadata_retry_interval_ms": 50,
+                    "secondary_g2_slots": 4,
+                    "kvcr_service_socket_path": "/run/kvcr.sock",
+                    "compatibility_digest": "abc",
+                    "policy": "package.Policy",
+                    "g3": {"paths": ["/g3"]},
+                    "local_dram_backend": "POSIX",
+                    "remote_fw_dram_backend": "GDS",
+                    "backpressure": {"policy": "ThrottledDropPolicy"},
+                }
+            ],
+        },
+        [
+            "--kv-offloading-size 16 --kv-offloading-backend native",
+            '{"engine_id": "kvbench-x", "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", '
+            '"secondary_tiers": [{"type": "kvcr", "router_capabilities": ["route"], "control_host": "127.0.0.1", '
+            '"control_ports": [5720, 5721], "control_advertise_host": "10.0.0.1", "eager_ctrl_connect": false, '
+            '"opportunistic_query": false, "enable_telemetry": true, "operation_timeout_ms": 500, '
+            '"abandon_timeout_ms": 2000, "metadata_retry_interval_ms": 50, "secondary_g2_slots": 4, '
+            '"kvcr_service_socket_path": "/run/kvcr.sock", "compatibility_digest": "abc", '
+            '"policy": "package.Policy", "g3": {"paths": ["/g3"]}, "local_dram_backend": "POSIX", '
+            '"remote_fw_dram_backend": "GDS", "backpressure": {"backpressure_cls": "EMABackpressureDetector", '
+            '"policy_cls": "ThrottledDropPolicy"}}]}}',
         ],
     ),
 }
@@ -192,6 +237,14 @@ def test_a_form_is_written_so(form: str) -> None:
     start = argv.index("--disable-uvicorn-access-log") + 1
     expected = [*flags.split(), "--kv-transfer-config", config]
     assert list(argv[start:]) == expected
+
+
+@pytest.mark.parametrize("tier", [ObjectTier, PeerTier, ExampleTier, KvcrTier])
+def test_the_forms_have_every_key_of_a_secondary_tier(tier: type[SpecModel]) -> None:
+    (type_,) = get_args(tier.model_fields["type"].annotation)
+    written = [entry for tiers, _ in FORMS.values() for entry in tiers.get("secondary", [])]
+    keys = {key for entry in written if entry["type"] == type_ for key in entry}
+    assert keys == tier.model_fields.keys() - ({"backpressure"} if tier is PeerTier else set())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Run in an engine's environment: has vLLM's own parser and configuration read command lines, and prints what they
-made of them. Reads a JSON list of argument lists on stdin; one whose model is not here is parsed only."""
+made of them. Reads a JSON list of argument lists on stdin; those through LMCache, whose connectors import a package
+that need not be here, are parsed only."""
 
+import ast
 import contextlib
+import importlib.util
 import inspect
 import json
 import sys
@@ -13,7 +16,7 @@ def parsed(parser: object, argv: list[str]) -> dict:
     names = (
         *("kv_offloading_size", "kv_offloading_backend", "gpu_memory_utilization", "num_gpu_blocks_override"),
         *("kv_cache_dtype", "prefix_caching_hash_algo", "enable_prefix_caching", "block_size", "max_model_len"),
-        *("served_model_name", "port", "host", "enable_prompt_tokens_details", "revision"),
+        *("served_model_name", "port", "host", "enable_prompt_tokens_details", "revision", "tensor_parallel_size"),
     )
     found = {name: getattr(args, name) for name in names}
     found["kv_transfer_config"] = plain(args.kv_transfer_config)
@@ -34,7 +37,16 @@ def configured(parser: object, argv: list[str]) -> dict:
 
     args = AsyncEngineArgs.from_cli_args(parser.parse_args(argv))  # type: ignore[attr-defined]
     config = args.create_engine_config()
-    return {"transfer": plain(config.kv_transfer_config), "spec": spec_of(config.kv_transfer_config)}
+    cache = (
+        *("cache_dtype", "gpu_memory_utilization", "num_gpu_blocks_override", "enable_prefix_caching"),
+        *("prefix_caching_hash_algo", "block_size"),
+    )
+    return {
+        "transfer": plain(config.kv_transfer_config),
+        "spec": spec_of(config.kv_transfer_config),
+        "cache": {name: getattr(config.cache_config, name) for name in cache},
+        "ranks": config.parallel_config.tensor_parallel_size,
+    }
 
 
 def spec_of(transfer: object) -> str | None:
@@ -57,20 +69,39 @@ def secondary(tier: dict) -> dict:
         def __init__(self, **given: object) -> None:
             made.update(given)
 
-    real = SecondaryTierFactory.get_tier_class
+    real, not_here = SecondaryTierFactory.get_tier_class, None
     try:
         signature = inspect.signature(real(tier).__init__)
     except ImportError as error:
-        signature, made["not_here"] = None, str(error)
+        signature, not_here = None, str(error)
     SecondaryTierFactory.get_tier_class = classmethod(lambda _cls, _config: Recorder)  # type: ignore[method-assign]
     try:
         SecondaryTierFactory.create_secondary_tier(tier, memoryview(b""), None)
     finally:
         SecondaryTierFactory.get_tier_class = real  # type: ignore[method-assign]
+    unknown: set[str] = set()
     if signature is not None:
-        signature.bind(None, **{key: value for key, value in made.items() if key != "not_here"})
-    detector = made.pop("backpressure_detector", None)
-    return {"tier": type(detector).__name__ if detector is not None else None, "not_here": made.get("not_here")}
+        signature.bind(None, **made)
+    else:
+        unknown = made.keys() - written_parameters(f"vllm.v1.kv_offload.tiering.{tier['type']}.manager")
+    detector = made["backpressure_detector"]
+    return {
+        "tier": type(detector).__name__ if detector is not None else None,
+        "not_here": not_here,
+        "unknown": sorted(unknown),
+    }
+
+
+def written_parameters(module: str) -> set[str]:
+    """What the tier's class takes, by its text: the module imports a package that is not here."""
+    text = Path(importlib.util.find_spec(module).origin).read_text()  # type: ignore[union-attr, arg-type]
+    (tier,) = (
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef) and node.name.endswith("SecondaryTierManager")
+    )
+    (init,) = (node for node in tier.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    return {parameter.arg for parameter in (*init.args.args, *init.args.kwonlyargs)}
 
 
 def main() -> list[dict]:
@@ -81,10 +112,10 @@ def main() -> list[dict]:
     answers = []
     for argv in json.load(sys.stdin):
         answer = {"parsed": parsed(parser, argv), "configured": None, "secondary": []}
-        model = argv[argv.index("--model") + 1]
-        if Path(model).is_dir() and answer["parsed"]["kv_offloading_backend"] != "lmcache":
-            answer["configured"] = configured(parser, argv)
         transfer = answer["parsed"]["kv_transfer_config"] or {}
+        by_lmcache = "LMCache" in (transfer.get("kv_connector") or "")
+        if not by_lmcache and answer["parsed"]["kv_offloading_backend"] != "lmcache":
+            answer["configured"] = configured(parser, argv)
         for tier in (transfer.get("kv_connector_extra_config") or {}).get("secondary_tiers", []):
             answer["secondary"].append(secondary(tier))
         answers.append(answer)
