@@ -209,6 +209,15 @@ def test_an_engine_that_dies_in_its_container_says_why(
     assert nothing_left(tmp_path)
 
 
+def test_an_engine_that_hangs_in_its_container_is_given_up(
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine]
+) -> None:
+    with pytest.raises(EngineError, match="it was not ready after 2 s"):
+        started(a_profile(env=with_engine(HANG="1"), ready_timeout="2s"), tmp_path, engines)
+    assert runtime.names() == []
+    assert nothing_left(tmp_path)
+
+
 def test_a_name_that_is_taken_is_told_and_its_owner_is_left_alone(
     runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
