@@ -19,7 +19,12 @@ PAGE_BYTES = 4096
 def traps(profile: Profile) -> list[str]:
     """One sentence each, in the order of the profile."""
     args = dict(_positive(flag_name(key), value) for key, value in profile.engine.args.items())
-    return [*_engine_traps(profile, args), *_host_traps(profile, args), *_disk_traps(profile, args)]
+    return [
+        *_engine_traps(profile, args),
+        *_host_traps(profile, args),
+        *_way_traps(profile, args),
+        *_disk_traps(profile),
+    ]
 
 
 def _positive(name: str, value: object) -> tuple[str, object]:
@@ -68,7 +73,7 @@ def _host_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
             "holds nothing: vLLM starts and answers all the same"
         )
     elif longest is not None and host.size < longest:
-        behind = "; hits of such prompts in a tier behind it become misses" if profile.tiers.disk else ""
+        behind = "; hits of such prompts in a tier behind it become misses" if profile.tiers.behind_host else ""
         yield (
             f"the host tier of {show_bytes(host.size)} is smaller than one prompt of "
             f"{_length_named(args)} ({show_bytes(longest)}){behind}"
@@ -119,7 +124,22 @@ def _device_bytes(profile: Profile) -> int | None:
     return blocks * tokens * per_token if blocks and tokens and per_token else None
 
 
-def _disk_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
+def _way_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
+    """What comes from a tier behind the host goes through the host."""
+    host, longest, at_once = profile.tiers.host, _longest_bytes(profile, args), args.get("max-num-seqs")
+    if host is None or not profile.tiers.behind_host:
+        return
+    if longest is None or not isinstance(at_once, int) or isinstance(at_once, bool):
+        return
+    needed = longest * at_once
+    if longest <= host.size < needed:
+        yield (
+            f"{at_once} requests at once may need {show_bytes(needed)} of the host tier on the way from the tier "
+            f"behind it, and it has {show_bytes(host.size)}: what does not fit is recomputed"
+        )
+
+
+def _disk_traps(profile: Profile) -> Iterator[str]:
     host, disk = profile.tiers.host, profile.tiers.disk
     if host is None or disk is None:
         return
@@ -129,15 +149,6 @@ def _disk_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
             f"({show_bytes(host.size)}): every block in the host is written to the disk too, so the limit will be "
             "reached before the disk can hold anything that the host does not"
         )
-    longest = _longest_bytes(profile, args)
-    at_once = args.get("max-num-seqs")
-    if longest is not None and isinstance(at_once, int) and not isinstance(at_once, bool):
-        needed = longest * at_once
-        if longest <= host.size < needed:
-            yield (
-                f"{at_once} requests at once may need {show_bytes(needed)} of the host tier on the way from the "
-                f"disk, and it has {show_bytes(host.size)}: what does not fit is recomputed"
-            )
     if disk.backpressure is not None:
         yield "back-pressure of the disk tier sees slow writes only: in 0.32 a full disk does not trigger it"
 

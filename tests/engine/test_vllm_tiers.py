@@ -40,6 +40,7 @@ def a_profile(
 
 
 HOST = {"size": "16GiB"}
+EXAMPLE = {"type": "example"}
 FORMS: dict[str, tuple[dict, list[str]]] = {
     "native": (
         {"host": HOST},
@@ -271,13 +272,13 @@ def test_newer_and_unknown_releases_are_not_judged(version: str | None) -> None:
 @pytest.mark.parametrize(
     ("tiers", "message"),
     [
-        ({"secondary": [{"type": "example"}]}, "add tiers.host"),
+        ({"secondary": [EXAMPLE]}, "add tiers.host"),
         ({"host": HOST, "secondary": [{"type": "fs"}]}, "fs"),
         ({"host": HOST, "secondary": [{"type": "obj", "bucket": "b", "endpoint_override": "e", "access_key": "x"}]},
          "access_key"),
         ({"host": HOST, "secondary": [{"type": "p2p", "backpressure": {}}]}, "refuses back-pressure"),
-        ({"host": {**HOST, "store_threshold": 2}, "secondary": [{"type": "example"}]}, "refuses store_threshold"),
-        ({"host": {**HOST, "via": "lmcache"}, "secondary": [{"type": "example"}]}, "tiers of its own"),
+        ({"host": {**HOST, "store_threshold": 2}, "secondary": [EXAMPLE]}, "refuses store_threshold"),
+        ({"host": {**HOST, "via": "lmcache"}, "secondary": [EXAMPLE]}, "tiers of its own"),
         ({"host": HOST, "disk": {"path": "/kv", "backpressure": {"high_water_s": 1, "low_water_s": 2}}}, "above"),
     ],
 )  # fmt: skip
@@ -289,7 +290,7 @@ def test_what_vllm_refuses_is_refused_on_loading(tiers: dict, message: str) -> N
 def test_an_object_store_counts_as_the_disk() -> None:
     store = {"type": "obj", "bucket": "b", "endpoint_override": "e"}
     assert a_profile(host=HOST, secondary=[store]).tier_names == ("device", "host", "disk")
-    assert a_profile(host=HOST, secondary=[{"type": "example"}]).tier_names == ("device", "host")
+    assert a_profile(host=HOST, secondary=[EXAMPLE]).tier_names == ("device", "host")
 
 
 @pytest.mark.parametrize(
@@ -348,6 +349,7 @@ def a_model(tmp_path: Path, **more: int) -> str:
         ({}, {"host": HOST, "disk": {"path": "/kv", "size_limit": "1GiB"}}, "before the disk can hold anything"),
         ({}, {"host": HOST, "disk": {"path": "/kv", "backpressure": {}}}, "a full disk does not trigger it"),
         ({"max-model-len": 8192}, {"host": {"size": "8MiB"}, "disk": {"path": "/kv"}}, "become misses"),
+        ({"max-model-len": 8192}, {"host": {"size": "8MiB"}, "secondary": [EXAMPLE]}, "become misses"),
         ({}, {"host": {"size": "16KiB"}}, "smaller than one chunk (32 KiB), so it holds nothing"),
         ({"block-size": 64}, {"host": {"size": "100KiB"}}, "smaller than one chunk (128 KiB)"),
         ({"block-size": 64}, {"host": {"size": "1MiB", "blocks_per_chunk": 16}}, "smaller than one chunk (2 MiB)"),
@@ -357,6 +359,11 @@ def a_model(tmp_path: Path, **more: int) -> str:
             {"max-model-len": 8192, "max-num-seqs": 64},
             {"host": {"size": "64MiB"}, "disk": {"path": "/kv"}},
             "what does not fit is recomputed",
+        ),
+        (
+            {"max-model-len": 8192, "max-num-seqs": 64},
+            {"host": {"size": "64MiB"}, "secondary": [EXAMPLE]},
+            "on the way from the tier behind it",
         ),
     ],
 )
