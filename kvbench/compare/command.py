@@ -77,8 +77,8 @@ def compare(
     plan = plan_comparison(experiment, warnings)
     refuse(plan)
     warnings = [*warnings, *check_host(experiment.arms, lambda line: say(console, line))]
-    refuse_differences(experiment)
     show_differences(console, plan.differences)
+    refuse_differences(experiment)
     manifest = new_manifest(experiment, warnings, predicted.records).model_copy(update={"crew": crew})
     journal = _begin(out, "-vs-".join(p.name for p in experiment.arms)[:80], manifest, predicted)
     with journal.run.held():

@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from kvbench.compare.difference import (
@@ -174,6 +175,22 @@ def test_a_dry_run_shows_it_and_refuses_as_the_run_would(tmp_path: Path) -> None
     allowed = kvbench_here(*asked, "--allow-difference", "engine.args.max-model-len", "--json")
     assert allowed.code == 0, allowed.text
     assert "+ --max-model-len 2048" in json.loads(allowed.out)["rendered_differences"]["other"]
+
+
+def test_a_run_shows_it_before_it_refuses_it(tmp_path: Path) -> None:
+    server = {"kind": "emulated", "model": "any"}
+    arms_ = {
+        name: yaml.safe_dump({"name": name, "engine": {**server, "args": {"max-model-len": longest}}})
+        for name, longest in (("base", 4096), ("other", 2048))
+    }
+    files = write(tmp_path, **arms_, workload=WORKLOAD, rules=RULES)
+    asked = ["compare", files["base"], files["other"], "-w", files["workload"], "-r", files["rules"]]
+    refused = kvbench_here(*asked, "--out", tmp_path / "results")
+    assert refused.code == 2, refused.text
+    shown, refusal, _ = refused.err.partition("--allow-difference")
+    assert "other against the baseline, as they would be started:" in shown
+    assert '+ "max-model-len": 2048' in shown
+    assert refusal
 
 
 def test_an_experiment_file_may_allow_differences(tmp_path: Path) -> None:
