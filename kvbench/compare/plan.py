@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from kvbench.compare.difference import rendered_differences, show_differences
+from kvbench.engine.traps import named_traps
 from kvbench.errors import InputError
 from kvbench.judge.phases import measured_end, measured_start
 from kvbench.judge.sample_check import check_sample, check_windows, scarce
 from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.profile_sources import profile_sources
 from kvbench.report.plain import plain
+from kvbench.report.streams import say
 from kvbench.spec.fitness import usual_block_tokens
 from kvbench.spec.loading import Experiment
 from kvbench.spec.profile import Profile
@@ -55,6 +57,8 @@ class ComparisonPlan:
     """Where the schedule comes from a trace."""
     differences: dict[str, list[str]] = field(default_factory=dict)
     """For each candidate, what its rendered start differs in from the baseline's."""
+    traps: tuple[str, ...] = ()
+    """What an arm's engine will not do as its profile looks."""
 
     def document(self) -> dict[str, object]:
         """For machines."""
@@ -64,7 +68,7 @@ class ComparisonPlan:
             "duration_s": {"min": self.seconds[0], "max": self.seconds[1]},
             "schedule": asdict(self.summary) if self.summary else None,
             "expected_sources": self.sources,
-            "warnings": list(self.warnings),
+            "warnings": [*self.warnings, *self.traps],
             "refused": list(self.refused),
             "replay": self.replay.document() if self.replay else None,
             "rendered_differences": self.differences,
@@ -92,6 +96,7 @@ def plan_comparison(experiment: Experiment, warnings: list[str]) -> ComparisonPl
         refused=tuple(_refused(experiment, schedule)),
         replay=played,
         differences=rendered_differences(experiment),
+        traps=tuple(named_traps(experiment.arms)),
     )
 
 
@@ -217,6 +222,8 @@ def show_plan(console: Console, plan: ComparisonPlan) -> None:
     console.print(f"{count} paired rounds of {len(plan.arms)} arms: {', '.join(plan.arms)}", markup=False)
     time = show_seconds(shortest) if shortest == longest else f"{show_seconds(shortest)} to {show_seconds(longest)}"
     console.print(f"takes about {time}{_filling(plan.summary)}; nothing was started")
+    for trap in plan.traps:
+        say(console, f"note: {trap}")
     show_differences(console, plan.differences)
     if plan.summary is None:
         console.print("the pool of prefixes is sized from the running engine, so its reuse is not known yet")

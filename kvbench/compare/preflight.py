@@ -9,7 +9,7 @@ from kvbench.doctor.check import Check
 from kvbench.doctor.examine import essential
 from kvbench.doctor.reading import read_essentials
 from kvbench.engine.base import Progress
-from kvbench.engine.traps import traps
+from kvbench.engine.traps import named_traps
 from kvbench.engine.trtllm_engine import check_startable as check_trtllm
 from kvbench.engine.vllm_engine import check_startable
 from kvbench.errors import InputError
@@ -19,7 +19,7 @@ __all__ = ["check_host"]
 
 
 def check_host(profiles: Sequence[Profile], progress: Progress) -> list[str]:
-    """Warnings as sentences. InputError names every failed check, what it found and what to do."""
+    """Warnings as sentences, which are shown, too. InputError names every failed check and what to do."""
     found: list[tuple[str, Check]] = [(p.name, check) for p in profiles for check in _checks(p)]
     failed = [(name, check) for name, check in found if check.status == "fail"]
     if failed:
@@ -38,8 +38,10 @@ def check_host(profiles: Sequence[Profile], progress: Progress) -> list[str]:
             check_startable(profile, progress)
         elif profile.engine.kind == "tensorrt-llm":
             check_trtllm(profile, progress)
-    warned = [f"{name}: {check.text}" for name, check in found if check.status == "warn"]
-    return [*warned, *(f"{profile.name}: {trap}" for profile in profiles for trap in traps(profile))]
+    warnings = [f"{name}: {check.text}" for name, check in found if check.status == "warn"] + named_traps(profiles)
+    for warning in warnings:
+        progress(f"note: {warning}")
+    return warnings
 
 
 def _checks(profile: Profile) -> list[Check]:

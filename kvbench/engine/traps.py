@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvbench.engine import tensorrt_llm, vllm_traps
 from kvbench.spec.profile import Profile
 
-__all__ = ["traps"]
+__all__ = ["named_traps", "traps"]
 
 
 def traps(profile: Profile) -> list[str]:
@@ -17,3 +19,8 @@ def traps(profile: Profile) -> list[str]:
             return tensorrt_llm.traps(profile)
         case _:
             return []
+
+
+def named_traps(profiles: Iterable[Profile]) -> list[str]:
+    """Those of several profiles, each after the name of its own."""
+    return [f"{profile.name}: {trap}" for profile in profiles for trap in traps(profile)]
