@@ -31,6 +31,7 @@ from tests.judge.build import (
     request_rows,
     rules,
     same_pairs,
+    source_metrics,
     ttfts,
 )
 from tests.judge.change import (
@@ -303,7 +304,8 @@ class TestHitsWorthIt:
             {"id": range(len(tiers)), "prompt_tokens": PROMPT, "computed": PROMPT - cached, "device": 0, **rows}
         )
         table = as_table(frame.assign(unattributed=0, evidence="told"), LEDGER)
-        return [replace(p, candidate=replace(p.candidate, ledger=table)) for p in pairs]
+        counted = source_metrics(*(frame[source].sum() for source in ("device", "host", "disk", "computed")))
+        return [replace(p, candidate=replace(p.candidate, ledger=table, metrics=counted)) for p in pairs]
 
     def mixed(self, host_ratio: float, disk_ratio: float) -> list[RoundPair]:
         """Of 400 requests, 140 were served by the host and then 60 by the disk."""
@@ -329,6 +331,12 @@ class TestHitsWorthIt:
         assert verdict.verdict == "NO_GO"
         assert verdict.action is not None
         assert verdict.action.disable_tier == "disk"
+
+    def test_a_ledger_that_the_counters_deny_singles_out_no_tier(self) -> None:
+        host_alone = source_metrics(0, 0.9 * 200 * PROMPT, 0, 0.1 * 200 * PROMPT + 200 * PROMPT)
+        denied = [replace(p, candidate=replace(p.candidate, metrics=host_alone)) for p in self.mixed(0.2, 7.0)]
+        found = evidence(comparison(denied), "hits-worth-it")
+        assert (found.status, found.effect) == ("pass", pytest.approx(0.2, rel=0.05))
 
     def test_a_disk_that_is_not_proven_slower_is_judged_with_the_host(self) -> None:
         found = evidence(comparison(self.mixed(0.2, 1.0)), "hits-worth-it")
