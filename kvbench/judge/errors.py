@@ -1,7 +1,8 @@
 """Error rates: failed requests over offered ones, pooled over rounds, with exact binomial bounds.
 
 Failures of one session are not independent: a turn that fails cancels those after it. The rate counts them all; the
-bounds are those of so many independent requests as tell as much.
+bounds are those of so many independent requests as tell as much. The upper one heeds what a failure that was not
+seen would have taken along, too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kvbench.judge.evaluation import DECIDED, Limit, limits, status_of, unknown,
 from kvbench.judge.looks import nominal_level
 from kvbench.judge.needed import units_for_rate
 from kvbench.judge.rates import ratio_bounds, share_lower, share_upper
-from kvbench.judge.together import conversations, design_effect
+from kvbench.judge.together import conversations, design_effect, mean_place
 from kvbench.judge.verdict import RuleResult, Status
 
 __all__ = ["evaluate_errors", "requests_for_error_rate"]
@@ -31,16 +32,27 @@ class _Counted:
 
     failed: int
     offered: int
-    design_effect: float
+    together: float
+    """How many of the failures that were seen are worth one independent failure (`design_effect`)."""
+    taken: float
+    """How many requests a failing turn takes along where none was seen (`mean_place`)."""
 
     @property
     def rate(self) -> float:
         return self.failed / self.offered
 
     @property
-    def independent(self) -> tuple[float, float]:
-        """The same share of so many requests as tell as much about it, independent of each other."""
-        return self.failed / self.design_effect, self.offered / self.design_effect
+    def seen(self) -> tuple[float, float]:
+        """The same share of so many requests as tell as much about it, independent of each other: what was seen."""
+        return self._worth(self.together)
+
+    @property
+    def unseen(self) -> tuple[float, float]:
+        """The same for an upper bound: few failures, or none, show too little of how many come together."""
+        return self._worth(max(self.together, self.taken))
+
+    def _worth(self, together: float) -> tuple[float, float]:
+        return self.failed / together, self.offered / together
 
 
 @dataclass(frozen=True)
@@ -52,9 +64,12 @@ class _Failures:
 
     def bounds(self, limit: Limit, lower: float, upper: float) -> Interval:
         """Exact bounds of the candidate's rate, or of its ratio to the baseline's."""
-        if limit.ratio:
-            return ratio_bounds(self.candidate.independent, self.baseline.independent, lower, upper)
-        return share_lower(*self.candidate.independent, lower), share_upper(*self.candidate.independent, upper)
+        baseline, candidate = self.baseline, self.candidate
+        if not limit.ratio:
+            return share_lower(*candidate.seen, lower), share_upper(*candidate.unseen, upper)
+        low, _ = ratio_bounds(candidate.seen, baseline.seen, lower, upper)
+        _, high = ratio_bounds(candidate.unseen, baseline.unseen, lower, upper)
+        return low, high
 
     def effect(self, limit: Limit) -> float | None:
         """The rate or the ratio; None where the baseline had no failure to compare with."""
@@ -63,9 +78,12 @@ class _Failures:
         return self.candidate.rate / self.baseline.rate if self.baseline.failed else None
 
 
-def requests_for_error_rate(limit: float, alpha: float) -> int:
-    """Requests without a single failure that prove a rate of at most `limit` (0 < limit < 1)."""
-    return math.ceil(math.log(alpha) / math.log1p(-limit) - 1e-9)
+def requests_for_error_rate(limit: float, alpha: float, taken: float = 1.0) -> int:
+    """Requests without a single failure that prove a rate of at most `limit` (0 < limit < 1).
+
+    `taken`: how many of them a failing turn would take along (`mean_place`).
+    """
+    return math.ceil(taken * math.log(alpha) / math.log1p(-limit) - 1e-9)
 
 
 def evaluate_errors(question: Question) -> Ruling:
@@ -87,7 +105,7 @@ def _count(rounds: list[JudgedRound], class_: str) -> _Counted:
     members = [(round_.latencies, round_.latencies.of_class(class_)) for round_ in rounds]
     failed = np.concatenate([np.empty(0, np.bool_), *(latencies.failed[chosen] for latencies, chosen in members)])
     groups = conversations([latencies.column("session")[chosen] for latencies, chosen in members])
-    return _Counted(int(failed.sum()), len(failed), design_effect(failed, groups))
+    return _Counted(int(failed.sum()), len(failed), design_effect(failed, groups), mean_place(groups))
 
 
 def _against(question: Question, limit: Limit, failures: _Failures) -> Ruling:
@@ -120,11 +138,12 @@ def _finite(interval: Interval | None) -> Interval | None:
 def _needed(question: Question, limit: Limit, failures: _Failures) -> tuple[int, int] | None:
     if limit.ratio or not limit.upper:
         return None
-    failed, offered = failures.candidate.independent
-    at_stake = question.stakes.kept if failed <= limit.amount * offered else question.stakes.broken
-    level = nominal_level(at_stake, question.case.units.look.at_end)
+    candidate, stakes = failures.candidate, question.stakes
+    kept = candidate.rate <= limit.amount
+    level = nominal_level(stakes.kept if kept else stakes.broken, question.case.units.look.at_end)
     if not level:
         return None
+    failed, offered = candidate.unseen if kept else candidate.seen
     return units_for_rate(failed, offered, len(question.case.units.groups), limit.amount, alpha=level)
 
 
@@ -142,6 +161,9 @@ def _text(question: Question, limit: Limit, failures: _Failures, decision: Inter
 
 def _so_many(counted: _Counted) -> str:
     words = f"{counted.failed:,} of {counted.offered:,}"
-    if counted.design_effect == 1.0:
-        return words
-    return f"{words} (with the rest of their sessions; worth {counted.independent[0]:.3g} independent failures)"
+    if counted.together > 1:
+        return f"{words} (with the rest of their sessions; worth {counted.seen[0]:.3g} independent failures)"
+    if counted.taken > 1:
+        worth = wording.count(round(counted.unseen[1]), "independent request")
+        return f"{words} (a failure takes the rest of its session along; worth {worth})"
+    return words

@@ -28,22 +28,31 @@ def check_sample(
     counts_by_class: Mapping[str, int | None],
     fewest_by_class: Mapping[str, int] | None = None,
     staying_by_class: Mapping[str, int] | None = None,
+    taken_by_class: Mapping[str, float] | None = None,
 ) -> list[str]:
     """One sentence for every rule that cannot be decided with these measured requests a round, by class.
 
     The count of "all" is the sum of the classes unless it is given; None: only the run will tell, and only what no
     count would change is said. `fewest_by_class` is of the round that has fewest, where rounds differ: every round
     must carry a quantile. `staying_by_class`: the same of requests whose users stay to the end, where some leave;
-    latencies beyond the first token are told of them.
+    latencies beyond the first token are told of them. `taken_by_class`: how many requests a failing turn takes with
+    it (`mean_place`), of classes that have sessions and of "all"; 1 where nothing is given.
     """
     known = [count for count in counts_by_class.values() if count is not None]
     counts = {"all": sum(known) if len(known) == len(counts_by_class) else None, **counts_by_class}
     fewest = {**counts, **(fewest_by_class or {})}
     staying = {**fewest, **(staying_by_class or {})}
+    taken = taken_by_class or {}
     return [
         sentence
         for rule in (*rules.guardrails, *rules.benefits, *rules.evidence)
-        for sentence in _problems(rule, counts, fewest if rule.metric in UNTIL_FIRST_TOKEN else staying, rules)
+        for sentence in _problems(
+            rule,
+            counts,
+            fewest if rule.metric in UNTIL_FIRST_TOKEN else staying,
+            taken.get(rule.class_, 1.0),
+            rules,
+        )
     ]
 
 
@@ -101,7 +110,7 @@ def _too_thin(
 
 
 def _problems(
-    rule: Rule, counts: Mapping[str, int | None], fewest: Mapping[str, int | None], rules: Rules
+    rule: Rule, counts: Mapping[str, int | None], fewest: Mapping[str, int | None], taken: float, rules: Rules
 ) -> Iterator[str]:
     if rule.class_ not in counts:
         known = ", ".join(sorted(counts))
@@ -116,7 +125,7 @@ def _problems(
     if n is not None and rule.metric in LATENCIES and rule.quantile is not None and not carries(n, rule.quantile):
         yield _too_few(rule, rule.quantile, n)
     if rule.metric == "error_rate" and rule.max is not None and rule.max < 1:
-        yield from _error_rate(rule, rule.max, counts[rule.class_], rules)
+        yield from _error_rate(rule, rule.max, counts[rule.class_], taken, rules)
     if rule.over_rounds:
         yield from _out_of_reach(rule, rules)
 
@@ -136,7 +145,7 @@ def _last_look(rules: Rules) -> Look:
     return Look(rules.rounds.max, rules.rounds.min, rules.rounds.max)
 
 
-def _error_rate(rule: Rule, limit: float, n: int | None, rules: Rules) -> Iterator[str]:
+def _error_rate(rule: Rule, limit: float, n: int | None, taken: float, rules: Rules) -> Iterator[str]:
     """Even without a single failure, an exact bound is as low as the sample allows: never zero."""
     level = nominal_level((1 - rules.confidence) / 2, _last_look(rules))
     if not level:
@@ -145,15 +154,17 @@ def _error_rate(rule: Rule, limit: float, n: int | None, rules: Rules) -> Iterat
     total = None if n is None else n * rules.rounds.max
     place = "" if rule.class_ == "all" else f" of class {rule.class_}"
     if limit <= 0:
-        proven = f", these {total:,} at most {wording.share(share_upper(0, total, level))}" if total else ""
+        least = share_upper(0, total / taken, level) if total else 1.0
+        proven = f", these {total:,} at most {wording.share(least)}" if total else ""
         yield f"{rule.id}: no number of requests{place} proves that none ever fails{proven}; use a limit above 0"
         return
-    needed = requests_for_error_rate(limit, level)
+    needed = requests_for_error_rate(limit, level, taken)
     if total is not None and total < needed:
         rounds = f"{wording.count(rules.rounds.max, 'round')} {'has' if rules.rounds.max == 1 else 'have'}"
+        along = f", since a failing turn takes {taken:.3g} requests with it" if taken > 1 else ""
         yield (
-            f"{rule.id} needs {needed:,} requests{place} over all rounds to prove at most {wording.share(limit)}, "
-            f"{rounds} {total:,}; use a higher limit, longer phases or more rounds"
+            f"{rule.id} needs {needed:,} requests{place} over all rounds to prove at most {wording.share(limit)}"
+            f"{along}, {rounds} {total:,}; use a higher limit, longer phases or more rounds"
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvbench.judge.columns import Bools, Floats, Ids
 
-__all__ = ["conversations", "design_effect"]
+__all__ = ["conversations", "design_effect", "mean_place"]
 
 
 def conversations(sessions: Sequence[Floats]) -> Ids:
@@ -43,3 +43,16 @@ def design_effect(failed: Bools, groups: Ids) -> float:
         return float((failures**2).sum() / failures.sum())
     sizes = np.bincount(groups)
     return max(1.0, float(((failures - share * sizes) ** 2).sum() / (len(failed) * share * (1 - share))))
+
+
+def mean_place(groups: Ids) -> float:
+    """The mean place of a request in its session, from 1: sum(s (s + 1) / 2) / sum(s) over sessions of size s.
+
+    So many requests without a failure are worth one independent one. Where each turn fails with probability h and
+    takes those after it along, the request at place k fails with 1 - (1 - h)^k. That is concave in k, so the share
+    of failures is at most 1 - (1 - h)^m, with m the mean place (Jensen's inequality). None of n requests fails with
+    probability (1 - h)^n: that of no failure in n / m independent requests of just that share. So the exact upper
+    bound of n / m holds for n, and where all stand alone (m = 1) nothing changes.
+    """
+    sizes = np.bincount(groups)
+    return float((sizes * (sizes + 1)).sum() / (2 * sizes.sum())) if len(groups) else 1.0

@@ -11,10 +11,12 @@ import pytest
 from scipy import stats
 
 from kvbench.judge.boundary_table import BOUNDARIES
+from kvbench.judge.case import build_case
 from kvbench.judge.evidence import RoundPair
+from kvbench.judge.guardrails import judge_guardrails
 from kvbench.judge.rates import share_upper
 from tests.judge.ask import about, guardrail
-from tests.judge.build import good_pairs
+from tests.judge.build import comparison, good_pairs, rules
 from tests.judge.change import (
     fail,
     with_baseline,
@@ -124,11 +126,42 @@ class TestSessions:
     def test_many_failed_sessions_are_proof(self) -> None:
         assert guardrail(self.failing(8), self.RULE).status == "fail"
 
-    def test_one_failure_each_is_as_many_failures(self) -> None:
+    def test_one_failure_each_is_as_many_failures_and_may_have_been_more(self) -> None:
         found = guardrail(self.failing(3, turns=1), self.RULE)
         exact = stats.binomtest(9, 510).proportion_ci(0.95, method="exact")
-        assert found.ci == pytest.approx((exact.low, exact.high))
-        assert "9 of 510 failed" in found.text
+        assert found.ci == pytest.approx((exact.low, share_upper(9 / 5.5, 510 / 5.5, 0.025)))
+        assert found.text.startswith(
+            "error rate: 9 of 510 (a failure takes the rest of its session along; worth 93 independent requests) "
+            "failed [0.81 %, 6.97 %]"
+        )
+
+    def test_no_failure_in_five_hundred_is_as_none_in_a_hundred_where_turns_take_others_along(self) -> None:
+        found = guardrail(self.failing(0), self.RULE)
+        assert (found.status, found.candidate) == ("unknown", 0.0)
+        assert found.decision_ci == pytest.approx((0.0, share_upper(0, 510 / 5.5, 0.025)))
+
+    def test_of_a_rate_of_exactly_the_limit_hardly_any_draw_is_safe(self) -> None:
+        """Each turn fails with 0.37 % and takes those after it along: two per cent of requests fail. In 15 % of
+        such runs nothing fails, and then as many independent requests would prove at most 0.72 %."""
+        rng, draws, safe, clean = np.random.default_rng(11), 120, 0, 0
+        pairs = self.failing(0)
+        for _ in range(draws):
+            drawn, failures = pairs, 0
+            for place, pair in enumerate(pairs):
+                lost = np.maximum.accumulate(rng.random((17, 10)) < 0.003676, axis=1).ravel()
+                failures += int(lost.sum())
+                drawn = with_candidate(drawn, place, requests=fail(pair.candidate.requests, lost))
+            clean += not failures
+            safe += guardrail(drawn, self.RULE).status == "pass"
+        assert clean / draws == pytest.approx(0.155, abs=0.1)
+        assert safe / draws <= 0.025 + 3 * (0.025 / draws) ** 0.5
+
+    def test_how_many_more_rounds_heeds_them_as_well(self) -> None:
+        """2 % take 183 independent requests without a failure, 1,005 in sessions of ten: six rounds of 170."""
+        pairs = self.failing(0)
+        run = comparison(pairs, rules(guardrails=[{"id": "r"} | self.RULE]))
+        (ruling,) = (found for found in judge_guardrails(build_case(run)) if found.result.rule == "r")
+        assert ruling.needed_units == (6, 6)
 
     def test_a_ratio_heeds_them_in_either_arm(self) -> None:
         pairs = self.failing(1)

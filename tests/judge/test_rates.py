@@ -70,6 +70,10 @@ class TestExactBounds:
         assert requests_for_error_rate(limit, 0.025) == requests
         assert share_upper(0, requests, 0.025) <= limit < share_upper(0, requests - 1, 0.025)
 
+    def test_takes_as_many_times_more_as_a_failing_turn_takes_along(self) -> None:
+        assert requests_for_error_rate(0.001, 0.025, taken=5.5) == 20_279
+        assert share_upper(0, 20_279 / 5.5, 0.025) <= 0.001 < share_upper(0, 20_278 / 5.5, 0.025)
+
 
 class TestGoodput:
     def good(self, targets: dict[str, float], **rows: object) -> int:

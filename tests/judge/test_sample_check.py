@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kvbench.judge import wording
@@ -158,6 +159,32 @@ class TestErrorRates:
             assert problems({"long": count}, never | {"class": "long"}) == [
                 "errors: no number of requests of class long proves that none ever fails; use a limit above 0"
             ]
+
+    @pytest.mark.parametrize(("n", "status"), [(340, "pass"), (330, "unknown")])
+    def test_in_sessions_a_failing_turn_takes_others_along_and_so_more_are_needed(
+        self, n: int, status: str
+    ) -> None:
+        """Of ten turns each: 2 % take 183 requests, 1,005 in such sessions. What is refused is what a run without
+        a failure does not prove."""
+        rule = self.RULE | {"id": "r", "max": 0.02}
+        pairs = good_pairs(n=n)
+        for place, pair in enumerate(pairs):
+            pairs = with_candidate(
+                pairs, place, requests=pair.candidate.requests.assign(session=np.arange(n) // 10)
+            )
+        assert guardrail(pairs, rule).status == status
+        told = check_sample(
+            rules(guardrails=[rule], benefits=[], evidence=[]), {"long": n}, taken_by_class={"all": 5.5}
+        )
+        assert told == [
+            "r needs 1,005 requests over all rounds to prove at most 2 %, since a failing turn takes 5.5 requests "
+            "with it, 3 rounds have 990; use a higher limit, longer phases or more rounds"
+        ] * (status == "unknown")
+
+    def test_of_none_that_may_fail_tells_what_is_proven_in_sessions(self) -> None:
+        written = rules(guardrails=[self.RULE | {"max": 0}], benefits=[], evidence=[])
+        (told,) = check_sample(written, {"long": 400}, taken_by_class={"all": 5.5})
+        assert "these 1,200 at most 1.68 %" in told
 
     def test_follow_the_confidence(self) -> None:
         assert problems({"long": 367}, self.RULE, rounds=(3, 12), confidence=0.99) != []
