@@ -19,7 +19,18 @@ from kvbench.judge.verdict import Kind, RuleResult, Status
 from kvbench.judge.within_round import within_round
 from kvbench.spec.rules import LATENCIES, Rule, metric_unit
 
-__all__ = ["DECIDED", "Limit", "evaluate", "from_logs", "limits", "status_of", "unknown", "unknown_rule", "worst"]
+__all__ = [
+    "DECIDED",
+    "Limit",
+    "each_bound",
+    "evaluate",
+    "from_logs",
+    "limits",
+    "status_of",
+    "unknown",
+    "unknown_rule",
+    "worst",
+]
 
 SEVERITY: dict[Status, int] = {"pass": 0, "unknown": 1, "fail": 2}
 DECIDED: dict[Kind, dict[Status, str]] = {
@@ -65,6 +76,12 @@ def limits(rule: Rule) -> list[Limit]:
         (rule.min, False, False),
     )
     return [Limit(amount, upper, ratio) for amount, upper, ratio in written if amount is not None]
+
+
+def each_bound(rule: Rule, level: float) -> float:
+    """What falls on each bound of a rule that any one of them refutes, so that all of them together err at `level`
+    at most (Bonferroni's inequality; Dunn, 1961)."""
+    return level / max(len(limits(rule)), 1)
 
 
 def worst(rulings: Sequence[Ruling]) -> Ruling:

@@ -5,9 +5,11 @@ Retained bytes and hit counts are never a benefit; here they only show that a be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvbench.judge import wording
 from kvbench.judge.case import Case, Question, Ruling, Stakes
-from kvbench.judge.evaluation import unknown
+from kvbench.judge.evaluation import each_bound, unknown
 from kvbench.judge.hits import judge_hits
 from kvbench.judge.needed import units_until
 from kvbench.judge.readings import never_counted
@@ -20,6 +22,7 @@ __all__ = ["TIER_USED", "judge_evidence", "tier_was_used"]
 
 TIER_USED = "tier-used"
 """The rule on tokens promoted from the newest tier that holds where the user wrote none."""
+COUNTED = "promoted_tokens"
 PREDICTED_WITHIN = 0.02
 """Share of all prompt tokens within which those of a source are predicted: what the test against the embedded
 engine allows the emulated one (`tests/engine/emulated/test_sources.py`). So few may as well not come at all."""
@@ -29,6 +32,12 @@ def judge_evidence(case: Case) -> list[Ruling]:
     """Every evidence rule, use of the newest tier where no rule asks for it, and whether hits beat recomputing.
 
     A candidate that adds no tier (the same arm, another KV data type) has nothing to show: benefits decide.
+
+    Any piece of evidence that is refuted is a NO_GO, so that those which chance may refute are a family: rules that
+    are decided by an interval, and the tests of hits (two, where there are several new tiers). A rule is refuted at
+    the level divided by their number, and by its bounds (`each_bound`); `judge_hits` is given none and keeps its
+    own. Shown must be all of them, each at the level of one. Promoted tokens are counted and held against what the
+    schedule asks for: no chance, no level.
     """
     rules = case.comparison.rules.evidence
     if not case.added_tiers:
@@ -37,27 +46,33 @@ def judge_evidence(case: Case) -> list[Ruling]:
         ]
     asked = list(rules)
     if not any(_asks_for_use(rule, case.newest_tier) for rule in rules):
-        asked.insert(0, EvidenceRule(id=TIER_USED, metric="promoted_tokens", min=1))
-    stakes = Stakes(kept=case.alpha, broken=case.alpha)
-    questions = [Question(rule, "evidence", case, stakes) for rule in asked]
+        asked.insert(0, EvidenceRule(id=TIER_USED, metric=COUNTED, min=1))
+    refuted = case.alpha / _refutable(asked, case)
+    questions = [
+        Question(rule, "evidence", case, Stakes(kept=case.alpha, broken=each_bound(rule, refuted)))
+        for rule in asked
+    ]
     rulings = [
-        _promoted(question) if question.rule.metric == "promoted_tokens" else rule_on(question)
-        for question in questions
+        _promoted(question) if question.rule.metric == COUNTED else rule_on(question) for question in questions
     ]
     return [*rulings, judge_hits(case)]
 
 
+def _refutable(asked: Sequence[EvidenceRule], case: Case) -> int:
+    """How many pieces of evidence chance may refute."""
+    tests_of_hits = 2 if len(case.added_tiers) > 1 else 1
+    return sum(rule.metric != COUNTED for rule in asked) + tests_of_hits
+
+
 def _asks_for_use(rule: EvidenceRule, newest_tier: str | None) -> bool:
     """Tokens from the host say nothing about a disk behind it."""
-    return rule.metric == "promoted_tokens" and rule.source in (None, newest_tier)
+    return rule.metric == COUNTED and rule.source in (None, newest_tier)
 
 
 def tier_was_used(rulings: list[Ruling]) -> bool:
     """Whether every rule on promoted tokens that applies is kept."""
     return all(
-        ruling.result.status == "pass"
-        for ruling in rulings
-        if ruling.blocks and ruling.result.metric == "promoted_tokens"
+        ruling.result.status == "pass" for ruling in rulings if ruling.blocks and ruling.result.metric == COUNTED
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvbench.judge import wording
 from kvbench.judge.canaries import judge_canaries
 from kvbench.judge.case import Case, Question, Ruling, Stakes
-from kvbench.judge.evaluation import limits
+from kvbench.judge.evaluation import each_bound
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.lengths import Lengths, lengths
 from kvbench.judge.rulings import rule_on
@@ -41,11 +41,11 @@ def judge_guardrails(case: Case) -> list[Ruling]:
 def breach_level(rule: Guardrail, among: Sequence[Guardrail], alpha: float) -> float:
     """One-sided level at which each bound of a guardrail is proven broken, of `alpha` for all guardrails together.
 
-    It is divided by the number of guardrails that are decided by an interval, and what falls on one by its bounds:
-    any of them beyond is a breach of it, so that they are a family as well (Bonferroni's inequality; Dunn, 1961).
+    It is divided by the number of guardrails that are decided by an interval, since any breach is a NO_GO, and what
+    falls on one by its bounds (`each_bound`), since any of them beyond is a breach of it.
     """
     family = sum(other.sustained is None for other in among)
-    return alpha / max(family, 1) / max(len(limits(rule)), 1)
+    return each_bound(rule, alpha / max(family, 1))
 
 
 def _stability(case: Case) -> Ruling:

@@ -18,11 +18,13 @@ from kvbench.judge.judge import judge
 from kvbench.judge.needed import units_needed
 from kvbench.judge.verdict import RuleResult
 from kvbench.record.tables import LEDGER
+from kvbench.spec.profile import Profile
 from tests.judge.ask import about, evidence, result_of
 from tests.judge.build import (
     BASELINE,
     PROMPT,
     SCRAPES,
+    TIERED,
     against_itself,
     as_table,
     comparison,
@@ -195,6 +197,47 @@ class TestEvidence:
     def test_without_complete_rounds_it_is_unknown(self) -> None:
         pairs = [replace(p, candidate=replace(p.candidate, complete=False)) for p in good_pairs()]
         assert evidence(comparison(pairs), "promoted").status == "unknown"
+
+
+class TestLevels:
+    """Any piece of evidence that is refuted is a NO_GO: those that chance may refute share the level."""
+
+    SHARE = {"id": "share", "metric": "source_share", "source": "host", "min": 0.5}  # noqa: RUF012
+    HOST_ALONE = TIERED.model_copy(update={"tiers": TIERED.tiers.model_copy(update={"disk": None})})
+
+    def pairs(self) -> list[RoundPair]:
+        return [
+            good_pairs(index, sources=(1000.0, 5000.0 + 100 * index, 3000.0, 1000.0))[-1] for index in (1, 2, 4)
+        ]
+
+    @pytest.mark.parametrize(
+        ("candidate", "more", "tests"),
+        [
+            (HOST_ALONE, [], 2),  # itself and hits
+            (TIERED, [], 3),  # and hits of the newest tier alone
+            (TIERED, [SHARE | {"id": "other"}], 4),
+            (TIERED, [{"id": "promoted", "metric": "promoted_tokens", "source": "host", "min": 1}], 3),
+        ],
+        ids=["one-tier", "two-tiers", "two-rules", "a-count-takes-none"],
+    )
+    def test_refuting_takes_its_share_and_showing_does_not(
+        self, candidate: Profile, more: list[dict[str, object]], tests: int
+    ) -> None:
+        run = comparison(self.pairs(), rules(evidence=[self.SHARE, *more]), candidate=candidate)
+        self.holds(evidence(run, "share"), tests)
+
+    def test_two_bounds_share_what_falls_on_their_rule(self) -> None:
+        both = self.SHARE | {"max": 0.9}
+        found = evidence(comparison(self.pairs(), rules(evidence=[both])), "share")
+        assert found.limit == 0.5
+        self.holds(found, 6)
+
+    def holds(self, found: RuleResult, tests: int) -> None:
+        shares = np.array([float(row["candidate"] or 0) for row in found.windows])
+        assert len(set(shares)) == 3
+        low = shares.mean() - stats.t.isf(0.025, 2) * stats.sem(shares)
+        high = shares.mean() + stats.t.isf(0.025 / tests, 2) * stats.sem(shares)
+        assert found.decision_ci == pytest.approx((low, high))
 
 
 class TestHitsWorthIt:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from kvbench.judge.benefits import judge_benefits
+from kvbench.judge.case import build_case
 from kvbench.judge.judge import judge
 from kvbench.judge.verdict import Outcome
-from tests.judge.ask import SLOWER, noisy_pairs, result_of
+from tests.judge.ask import SLOWER, exact_pairs, noisy_pairs, result_of
 from tests.judge.build import comparison, good_pairs, rules
 from tests.judge.change import (
     with_candidate,
@@ -45,6 +49,18 @@ class TestGo:
         assert two is not None
         assert two[1] > one[1]
         assert two[0] == pytest.approx(one[0])
+
+    def test_a_benefit_of_two_bounds_is_refuted_by_either_so_they_share_its_level(self) -> None:
+        """No file may give a benefit an absolute bound; rules built otherwise are no more often refuted by chance."""
+        (plain,) = rules().benefits
+        ratios = (0.7, 0.75, 0.8)
+        logs = np.log(ratios)
+        for benefit, bounds in ((plain, 1), (plain.model_copy(update={"max": 50.0}), 2)):
+            written = rules().model_copy(update={"benefits": [benefit]})
+            (ruling,) = judge_benefits(build_case(comparison(exact_pairs(ratios), written)))
+            low, high = (stats.t.isf(level, 2) * stats.sem(logs) for level in (0.025 / bounds, 0.025))
+            assert ruling.result.limit == 0.8
+            assert ruling.result.decision_ci == pytest.approx(np.exp([logs.mean() - low, logs.mean() + high]))
 
     def test_without_guardrails_stability_alone_is_left(self) -> None:
         verdict = judge(comparison(good_pairs(), rules(guardrails=[])))
