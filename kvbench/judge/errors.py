@@ -8,15 +8,16 @@ seen would have taken along, too.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kvbench.judge import wording
 from kvbench.judge.case import JudgedRound, Question, Ruling
 from kvbench.judge.evaluation import DECIDED, Limit, limits, status_of, unknown, worst
-from kvbench.judge.looks import nominal_level
-from kvbench.judge.needed import units_for_rate
+from kvbench.judge.looks import Look, nominal_level
+from kvbench.judge.needed import units_for_rate, units_until
+from kvbench.judge.paired import Levels
 from kvbench.judge.rates import ratio_bounds, share_lower, share_upper
 from kvbench.judge.together import conversations, design_effect, mean_place
 from kvbench.judge.verdict import RuleResult, Status
@@ -28,10 +29,10 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class _Counted:
-    """Failed requests of one arm, and how many were offered."""
+    """Failed requests of one arm, and how many were offered: counts, or what so many rounds would hold."""
 
-    failed: int
-    offered: int
+    failed: float
+    offered: float
     together: float
     """How many of the failures that were seen are worth one independent failure (`design_effect`)."""
     taken: float
@@ -53,6 +54,10 @@ class _Counted:
 
     def _worth(self, together: float) -> tuple[float, float]:
         return self.failed / together, self.offered / together
+
+    def times(self, factor: float) -> _Counted:
+        """As many rounds more or less, at the same rate."""
+        return replace(self, failed=self.failed * factor, offered=self.offered * factor)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,9 @@ class _Failures:
         if not limit.ratio:
             return self.candidate.rate
         return self.candidate.rate / self.baseline.rate if self.baseline.failed else None
+
+    def times(self, factor: float) -> _Failures:
+        return _Failures(self.baseline.times(factor), self.candidate.times(factor))
 
 
 def requests_for_error_rate(limit: float, alpha: float, taken: float = 1.0) -> int:
@@ -136,15 +144,29 @@ def _finite(interval: Interval | None) -> Interval | None:
 
 
 def _needed(question: Question, limit: Limit, failures: _Failures) -> tuple[int, int] | None:
+    """Units after which as many failures a unit would settle it."""
+    look, stakes = question.case.units.look, question.stakes
     if limit.ratio or not limit.upper:
-        return None
-    candidate, stakes = failures.candidate, question.stakes
+        return _needed_by_bounds(limit, failures, look, limit.levels(stakes))
+    candidate = failures.candidate
     kept = candidate.rate <= limit.amount
-    level = nominal_level(stakes.kept if kept else stakes.broken, question.case.units.look.at_end)
+    level = nominal_level(stakes.kept if kept else stakes.broken, look.at_end)
     if not level:
         return None
     failed, offered = candidate.unseen if kept else candidate.seen
-    return units_for_rate(failed, offered, len(question.case.units.groups), limit.amount, alpha=level)
+    return units_for_rate(failed, offered, look.done, limit.amount, alpha=level)
+
+
+def _needed_by_bounds(limit: Limit, failures: _Failures, look: Look, levels: Levels) -> tuple[int, int] | None:
+    lower, upper = nominal_level(levels.lower, look.at_end), nominal_level(levels.upper, look.at_end)
+    if not (lower and upper):
+        return None
+
+    def settled(units: int) -> bool:
+        bounds = failures.times(units / look.done).bounds(limit, lower, upper)
+        return status_of(bounds, limit.amount, upper=limit.upper) != "unknown"
+
+    return units_until(settled)
 
 
 def _text(question: Question, limit: Limit, failures: _Failures, decision: Interval | None, status: Status) -> str:

@@ -137,6 +137,6 @@ def _use(tokens: float, least: float, expected: tuple[float, float] | None, tier
 
 
 def _needed(tokens: float, least: float, case: Case) -> tuple[int, int] | None:
-    """Units after which there would be enough promotions, at as many a unit."""
+    """Units after which there would be enough promotions, at as many a unit; None where there are none."""
     per_unit = tokens / len(case.units.groups)
-    return units_until(lambda units: per_unit * units >= least)
+    return units_until(lambda units: per_unit * units >= least) if tokens else None

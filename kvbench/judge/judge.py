@@ -21,6 +21,7 @@ from kvbench.judge.held_out import held_out
 from kvbench.judge.hit_quality import hit_quality, losses
 from kvbench.judge.host_path import host_paths
 from kvbench.judge.instrument import instrument
+from kvbench.judge.needed import BEYOND, MOST_UNITS
 from kvbench.judge.predicted import source_predictions
 from kvbench.judge.sources import SOURCES, add_sources
 from kvbench.judge.tier_activity import tier_activity
@@ -75,7 +76,7 @@ def judge(comparison: Comparison) -> CandidateVerdict:
     conclusion = _conclude(rulings)
     needed = _needed(conclusion, case)
     hits = hit_quality(case)
-    reasons = conclusion.reasons + losses(hits) + _needed_words(needed, case) + _caveats(case, conclusion)
+    reasons = conclusion.reasons + losses(hits) + _needed_words(conclusion, case) + _caveats(case, conclusion)
     return CandidateVerdict(
         verdict=conclusion.outcome,
         exit_code=conclusion.outcome.exit_code,
@@ -166,9 +167,9 @@ def _inconclusive(rulings: _Rulings, open_rulings: list[Ruling], proven: list[st
 
 
 def _easiest(undecided: list[Ruling]) -> list[Ruling]:
-    """Of benefits one is enough: the one that the fewest rounds would settle."""
+    """Of benefits one is enough: the one that the fewest rounds would settle; all where rounds settle none."""
     known = [ruling for ruling in undecided if ruling.needed_units is not None]
-    return [min(known, key=lambda ruling: ruling.needed_units or (0, 0))] if known else undecided[:1]
+    return [min(known, key=lambda ruling: ruling.needed_units or (0, 0))] if known else undecided
 
 
 def _is(ruling: Ruling, status: str) -> bool:
@@ -182,23 +183,43 @@ def _texts(rulings: Sequence[Ruling], status: str) -> list[str]:
 def _needed(conclusion: _Conclusion, case: Case) -> tuple[int, int] | None:
     """Rounds in all that would settle everything that is open; None when rounds alone would not, or nothing is."""
     ranges = [ruling.needed_units for ruling in conclusion.open_rulings]
-    known = [range_ for range_ in ranges if range_ is not None]
-    if not known or len(known) < len(ranges):
-        return None
-    least, most = (case.units.pairs_for(max(range_[end] for range_ in known)) for end in (0, 1))
+    known = [range_ for range_ in ranges if range_ is not None and range_ != BEYOND]
+    return _rounds(known, case) if known and len(known) == len(ranges) else None
+
+
+def _rounds(ranges: Sequence[tuple[int, int]], case: Case) -> tuple[int, int]:
+    """Rounds in all that would settle all of these, fewest and most."""
+    least, most = (case.units.pairs_for(max(range_[end] for range_ in ranges)) for end in (0, 1))
     done = len(case.pairs)
     return max(least, done + 1), max(most, done + 1)
 
 
-def _needed_words(needed: tuple[int, int] | None, case: Case) -> list[str]:
-    if needed is None:
-        return []
-    least, most = needed
-    done = len(case.pairs)
-    more = wording.count(most - done, "more round")
-    if least < most:
-        more = f"{least - done:,} to {more}"
-    return [f"at the noise seen so far about {more} would settle it, after {done}"]
+def _needed_words(conclusion: _Conclusion, case: Case) -> list[str]:
+    """What more rounds would settle, what only very many would, and what they would not: a sentence each."""
+    units = {ruling.result.rule: ruling.needed_units for ruling in conclusion.open_rulings}
+    within = {rule: range_ for rule, range_ in units.items() if range_ is not None and range_ != BEYOND}
+    beyond = [rule for rule, range_ in units.items() if range_ == BEYOND]
+    never = [rule for rule, range_ in units.items() if range_ is None]
+    words, done = [], len(case.pairs)
+    if within:
+        least, most = _rounds(list(within.values()), case)
+        more = wording.count(most - done, "more round")
+        if least < most:
+            cut_off = max(high for _, high in within.values()) == MOST_UNITS
+            more = f"{least - done:,} to {'more than ' if cut_off else ''}{more}"
+        what = "it" if len(within) == len(units) else ", ".join(within)
+        words.append(f"at the noise seen so far about {more} would settle {what}, after {done}")
+    if beyond:
+        most = case.units.pairs_for(MOST_UNITS)
+        words.append(f"at the noise seen so far {', '.join(beyond)} would take more than {most:,} rounds")
+    if never and case.units.look.done < 2:
+        told = wording.count(
+            case.units.look.done, case.units.kind, "launches" if case.units.kind == "launch" else None
+        )
+        words.append(f"after {told} it cannot be told how many rounds {', '.join(never)} would take")
+    elif never:
+        words.append(f"rounds alone do not settle {', '.join(never)}")
+    return words
 
 
 def _caveats(case: Case, conclusion: _Conclusion) -> list[str]:

@@ -9,10 +9,12 @@ from scipy import special
 
 from kvbench.judge.looks import t_quantile
 
-__all__ = ["MOST_UNITS", "units_for_rate", "units_needed", "units_until"]
+__all__ = ["BEYOND", "MOST_UNITS", "units_for_rate", "units_needed", "units_until"]
 
 MOST_UNITS = 1000
-"""Beyond this the answer is that rounds will not settle it."""
+"""Beyond this no number is told."""
+BEYOND = (MOST_UNITS + 1, MOST_UNITS + 1)
+"""The range of what would take more units than that, however many."""
 
 
 def units_needed(
@@ -20,8 +22,8 @@ def units_needed(
 ) -> tuple[int, int] | None:
     """Units after which a mean `distance` from the limit would be told apart from it, fewest and most.
 
-    The ends belong to the ends of the chi-square interval of the standard deviation. None when even the lower end
-    is beyond `MOST_UNITS` or when nothing is known about the spread; the upper end is cut off there.
+    The ends belong to the ends of the chi-square interval of the standard deviation. None when nothing is known of
+    the spread. An upper end beyond `MOST_UNITS` is cut off there; where the lower one is, the range is `BEYOND`.
     """
     if units < 2 or not spread > 0 or not math.isfinite(distance):
         return None
@@ -31,14 +33,14 @@ def units_needed(
     most = spread * math.sqrt(freedom / float(special.chdtri(freedom, 1 - tail)))
     low = _first(lambda n: t_quantile(alpha, n - 1) * least / math.sqrt(n) <= abs(distance))
     high = _first(lambda n: t_quantile(alpha, n - 1) * most / math.sqrt(n) <= abs(distance))
-    return None if low is None else (low, high or MOST_UNITS)
+    return BEYOND if low is None else (low, high or MOST_UNITS)
 
 
 def units_for_rate(
     failures: float, trials: float, units: int, limit: float, *, alpha: float
 ) -> tuple[int, int] | None:
-    """Units after which the same rate of failures would be proven to lie on its side of `limit`. Counts need not be
-    whole."""
+    """Units after which the same rate of failures would be proven to lie on its side of `limit`; None when nothing
+    was counted. Counts need not be whole."""
     if units < 1 or trials < 1:
         return None
     rate, per_unit = failures / trials, trials / units
@@ -52,11 +54,11 @@ def units_for_rate(
     return units_until(settled)
 
 
-def units_until(settled: Callable[[int], bool]) -> tuple[int, int] | None:
-    """The units after which a question is settled, one number: what is counted leaves no range. None: beyond
-    `MOST_UNITS`. Once settled it must stay so with more of them."""
+def units_until(settled: Callable[[int], bool]) -> tuple[int, int]:
+    """The units after which a question is settled, one number: what is counted leaves no range; or `BEYOND`. Once
+    settled it must stay so with more of them."""
     found = _first(settled)
-    return None if found is None else (found, found)
+    return BEYOND if found is None else (found, found)
 
 
 def _first(holds: Callable[[int], bool]) -> int | None:

@@ -17,7 +17,7 @@ from kvbench.judge.columns import Bools, Ids, Rows, common, flag, numbers, rows
 from kvbench.judge.evaluation import DECIDED, status_of, unknown
 from kvbench.judge.evidence import ArmRound
 from kvbench.judge.looks import nominal_level
-from kvbench.judge.needed import units_until
+from kvbench.judge.needed import BEYOND, units_until
 from kvbench.judge.rates import share_lower, share_upper
 from kvbench.judge.verdict import RuleResult
 
@@ -100,7 +100,10 @@ def evaluate_parity(question: Question) -> Ruling:
 
 
 def _needed(tested: Compared, noise: Compared, margin: float, case: Case, stakes: Stakes) -> tuple[int, int] | None:
-    """Units after which as many answers a unit, differing as often, would be proven on their side of the margin."""
+    """Units after which as many answers a unit, differing as often, would be proven on their side of the margin.
+
+    None where no number of them would: noise that is not measured may hide any breach.
+    """
     look = case.units.look
     kept, broken = (nominal_level(level, look.at_end) for level in (stakes.kept, stakes.broken))
     if not (kept and broken and look.done):
@@ -111,7 +114,8 @@ def _needed(tested: Compared, noise: Compared, margin: float, case: Case, stakes
         bounds = _bounds(tested.times(grown), noise.times(grown), broken, kept)
         return status_of(bounds, margin, upper=True) != "unknown"
 
-    return units_until(settled)
+    found = units_until(settled)
+    return None if found == BEYOND and not noise.pairs else found
 
 
 def _bounds(tested: Compared, noise: Compared, lower: float, upper: float) -> tuple[float, float]:

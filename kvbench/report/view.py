@@ -228,7 +228,12 @@ def _rounds(verdict: CandidateVerdict) -> str:
         if rounds.unit == "round"
         else "rounds of one launch are not independent, so the launch is the unit of evidence"
     )
-    needed = f"; about {rounds.needed[0]} to {rounds.needed[1]} would be needed" if rounds.needed else ""
+    needed = ""
+    if rounds.needed is not None:
+        least, most = rounds.needed
+        needed = f"; about {least:,}{f' to {most:,}' if least < most else ''} would be needed"
+    elif verdict.verdict is Outcome.INCONCLUSIVE:
+        needed = "; no number of rounds is known to settle all that is open, see the reasons"
     return f"{rounds.done} of {rounds.planned} rounds of each arm, paired by schedule; {unit}{needed}."
 
 

@@ -14,7 +14,7 @@ from kvbench.judge.boundary_table import BOUNDARIES
 from kvbench.judge.case import build_case
 from kvbench.judge.evidence import RoundPair
 from kvbench.judge.guardrails import judge_guardrails
-from kvbench.judge.rates import share_upper
+from kvbench.judge.rates import ratio_bounds, share_upper
 from tests.judge.ask import about, guardrail
 from tests.judge.build import comparison, good_pairs, rules
 from tests.judge.change import (
@@ -94,6 +94,21 @@ class TestErrorRate:
         found = guardrail(self.failing([1, 0, 0]), {"metric": "error_rate", "max_ratio": 1.1})
         assert (found.status, found.effect, found.decision_ci, found.ci) == ("unknown", None, None, None)
         assert "unbounded" in found.text
+
+    def test_how_many_more_rounds_an_open_ratio_asks_for(self) -> None:
+        """As many failures a round in either arm."""
+        pairs = self.failing([30, 30, 30])
+        for place in range(3):
+            pairs = with_baseline(pairs, place, requests=fail(pairs[place].baseline.requests, slice(0, 10)))
+        run = comparison(pairs, rules(guardrails=[{"id": "r", "metric": "error_rate", "max_ratio": 2.0}]))
+        (ruling,) = (found for found in judge_guardrails(build_case(run)) if found.result.rule == "r")
+        assert ruling.result.status == "unknown"
+        assert ruling.needed_units is not None
+        least, most = ruling.needed_units
+        assert 3 < least == most
+        for rounds, proven in ((least - 1, False), (least, True)):
+            low, _ = ratio_bounds((30 * rounds, 170 * rounds), (10 * rounds, 170 * rounds), 0.025, 0.025)
+            assert (low > 2.0) is proven
 
 
 class TestSessions:

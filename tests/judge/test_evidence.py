@@ -15,7 +15,7 @@ from kvbench.judge.case import Ruling, build_case
 from kvbench.judge.evidence import RoundPair
 from kvbench.judge.evidence_rules import judge_evidence
 from kvbench.judge.judge import judge
-from kvbench.judge.needed import units_needed
+from kvbench.judge.needed import BEYOND, units_needed
 from kvbench.judge.verdict import RuleResult
 from kvbench.record.tables import LEDGER
 from kvbench.spec.profile import Profile
@@ -113,6 +113,13 @@ class TestEvidence:
         assert ruling.needed_units == (4, 4)
         assert self.asked_for(20_000, pairs).needed_units == (7, 7)
         assert self.asked_for(9000, pairs).result.status == "pass"
+
+    def test_a_tier_that_is_never_reached_is_reached_by_no_number_of_rounds(self) -> None:
+        """Where some tokens come, a minimum of any size is reached in the end."""
+        assert self.asked_for(1, self.without_promotions(0.0)).needed_units is None
+        assert self.asked_for(4_000_000, good_pairs()).needed_units == BEYOND
+        verdict = judge(comparison(self.without_promotions(0.0)))
+        assert verdict.reasons[-1] == "rounds alone do not settle promoted"
 
     def test_none_of_fewer_than_asked_for_refute_the_tier_all_the_same(self) -> None:
         """15,000 were to be expected so far and none came, whatever the rule asks for in the end."""

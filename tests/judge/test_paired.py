@@ -12,7 +12,7 @@ from scipy import stats
 
 from kvbench.judge.boundary_table import BOUNDARIES
 from kvbench.judge.looks import Look
-from kvbench.judge.needed import MOST_UNITS, units_for_rate, units_needed
+from kvbench.judge.needed import BEYOND, MOST_UNITS, units_for_rate, units_needed
 from kvbench.judge.paired import Levels, estimate
 
 EVEN = Levels(0.025, 0.025)
@@ -107,8 +107,8 @@ class TestRoundsNeeded:
             0.1, 0.1, 5, alpha=0.025, confidence=0.95
         )
 
-    def test_rounds_do_not_settle_an_effect_at_the_limit(self) -> None:
-        assert units_needed(0.0, 0.1, 5, alpha=0.025, confidence=0.95) is None
+    def test_an_effect_at_the_limit_takes_more_than_any_number(self) -> None:
+        assert units_needed(0.0, 0.1, 5, alpha=0.025, confidence=0.95) == BEYOND
 
     def test_the_upper_end_is_cut_off(self) -> None:
         needed = units_needed(0.02, 0.1, 3, alpha=0.025, confidence=0.95)
@@ -149,8 +149,8 @@ class TestRoundsForARate:
         assert proven(rounds)
         assert not proven(rounds - 1) or rounds == 2
 
-    def test_a_rate_at_the_limit_is_never_settled(self) -> None:
-        assert units_for_rate(3, 300, 3, 0.01, alpha=0.025) is None
+    def test_a_rate_at_the_limit_takes_more_than_any_number(self) -> None:
+        assert units_for_rate(3, 300, 3, 0.01, alpha=0.025) == BEYOND
 
     @pytest.mark.parametrize(("trials", "units"), [(0, 3), (300, 0)])
     def test_nothing_tried_says_nothing(self, trials: int, units: int) -> None:

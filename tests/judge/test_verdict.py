@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,9 +13,9 @@ from scipy import stats
 from kvbench.judge.benefits import judge_benefits
 from kvbench.judge.case import build_case
 from kvbench.judge.judge import judge
-from kvbench.judge.verdict import Outcome
+from kvbench.judge.verdict import CandidateVerdict, Outcome
 from tests.judge.ask import SLOWER, exact_pairs, noisy_pairs, result_of
-from tests.judge.build import comparison, good_pairs, rules
+from tests.judge.build import COPY, comparison, good_pairs, rules
 from tests.judge.change import (
     with_candidate,
 )
@@ -51,7 +53,7 @@ class TestGo:
         assert two[0] == pytest.approx(one[0])
 
     def test_a_benefit_of_two_bounds_is_refuted_by_either_so_they_share_its_level(self) -> None:
-        """No file may give a benefit an absolute bound; rules built otherwise are no more often refuted by chance."""
+        """No file may give a benefit an absolute bound; other rules are refuted no more often by chance."""
         (plain,) = rules().benefits
         ratios = (0.7, 0.75, 0.8)
         logs = np.log(ratios)
@@ -183,11 +185,64 @@ class TestInconclusive:
 
         assert needed(near, near | {"id": "b"}) > needed(near, far) == needed(far, near)
 
-    def test_what_rounds_cannot_settle_has_no_number(self) -> None:
+    def test_a_decided_run_has_no_number(self) -> None:
+        assert judge(comparison(good_pairs())).rounds.needed is None
+
+    def test_what_rounds_cannot_settle_has_no_number_and_is_named(self) -> None:
         run = comparison(
             good_pairs(n=71), rules(guardrails=[{"id": "r", "metric": "ttft", "quantile": 0.99, "max_ratio": 2}])
         )
         assert judge(run).rounds.needed is None
+        assert judge(run).reasons[-1] == "rounds alone do not settle r"
 
-    def test_a_decided_run_has_no_number(self) -> None:
-        assert judge(comparison(good_pairs())).rounds.needed is None
+
+class TestWordsOfWhatIsNeeded:
+    """An arm against itself whose median wanders by a tenth, and rules without a benefit, so that guardrails alone
+    are open."""
+
+    AT_ITS_LIMIT: ClassVar = {"id": "level", "metric": "ttft", "quantile": 0.5, "max_ratio": 1.0}
+    NEAR: ClassVar = {"id": "near", "metric": "ttft", "quantile": 0.5, "max_ratio": 1.2}
+    TAIL: ClassVar = {"id": "tail", "metric": "ttft", "quantile": 0.99, "max_ratio": 2.0}
+    VERY_MANY = "at the noise seen so far level would take more than 1,000 rounds"
+
+    def judged(self, *guardrails: dict[str, Any], launch: str | None = None) -> CandidateVerdict:
+        pairs = exact_pairs((0.9, 1.0, 1 / 0.9))
+        if launch is not None:
+            pairs = [
+                replace(
+                    p, baseline=replace(p.baseline, launch=launch), candidate=replace(p.candidate, launch=launch)
+                )
+                for p in pairs
+            ]
+        verdict = judge(comparison(pairs, rules(guardrails=guardrails, benefits=[]), candidate=COPY))
+        assert verdict.verdict == "INCONCLUSIVE"
+        return verdict
+
+    def test_what_lies_at_its_limit_takes_more_than_a_thousand(self) -> None:
+        verdict = self.judged(self.AT_ITS_LIMIT)
+        assert verdict.rounds.needed is None
+        assert verdict.reasons[-1] == self.VERY_MANY
+
+    def test_a_rule_without_a_range_does_not_silence_that_of_others(self) -> None:
+        alone, among = self.judged(self.NEAR), self.judged(self.AT_ITS_LIMIT, self.NEAR, self.TAIL)
+        assert alone.rounds.needed is not None
+        assert among.rounds.needed is None, "that of all"
+        assert re.fullmatch(
+            r"at the noise seen so far about \d+ to \d+ more rounds would settle it, after 3", alone.reasons[-1]
+        )
+        assert among.reasons[-3:] == [
+            alone.reasons[-1].replace("settle it", "settle near"),
+            self.VERY_MANY,
+            "rounds alone do not settle tail",
+        ]
+
+    def test_an_upper_end_that_is_cut_off_is_told_as_such(self) -> None:
+        verdict = self.judged(self.NEAR | {"max_ratio": 1.02})
+        assert verdict.rounds.needed is not None
+        assert verdict.rounds.needed[1] == 1000
+        assert re.fullmatch(r"at the noise .* about \d+ to more than 997 more rounds .*", verdict.reasons[-1])
+
+    def test_one_launch_tells_nothing_of_the_noise(self) -> None:
+        verdict = self.judged(self.NEAR, launch="the only one")
+        assert verdict.rounds.needed is None
+        assert "after 1 launch it cannot be told how many rounds near would take" in verdict.reasons

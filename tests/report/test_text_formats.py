@@ -128,6 +128,28 @@ def test_the_terminal_tells_the_load_that_was_achieved(go: ReportData, columns: 
     assert all(word in part for word in ("short", "long", "baseline", "host-and-disk", "cached"))
 
 
+@pytest.mark.parametrize(
+    ("outcome", "needed", "words"),
+    [
+        (Outcome.INCONCLUSIVE, (9, 20), "; about 9 to 20 would be needed."),
+        (Outcome.INCONCLUSIVE, (1200, 1200), "; about 1,200 would be needed."),
+        (
+            Outcome.INCONCLUSIVE,
+            None,
+            "; no number of rounds is known to settle all that is open, see the reasons.",
+        ),
+        (Outcome.GO, None, "the round is the unit of evidence."),
+    ],
+)
+def test_how_many_rounds_would_be_needed_is_said_or_that_nobody_knows(
+    outcome: Outcome, needed: tuple[int, int] | None, words: str
+) -> None:
+    data = build(outcome, requests_a_round=20)
+    rounds = data.verdict.rounds.model_copy(update={"needed": needed})
+    told = dataclasses.replace(data, verdict=data.verdict.model_copy(update={"rounds": rounds}))
+    assert view(told).candidates[0].rounds.endswith(words)
+
+
 def test_what_was_not_measured_is_never_zero(go: ReportData) -> None:
     unknown = {"device": None, "host": 0.0, "disk": None, "computed": 10.0}
     data = dataclasses.replace(go, verdict=go.verdict.model_copy(update={"sources": {"baseline": unknown}}))
