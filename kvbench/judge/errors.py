@@ -33,26 +33,22 @@ class _Counted:
 
     failed: float
     offered: float
-    together: float
+    seen: float
     """How many of the failures that were seen are worth one independent failure (`design_effect`)."""
     taken: float
-    """How many requests a failing turn takes along where none was seen (`mean_place`)."""
+    """How many requests a failing turn takes along, seen or not (`mean_place`)."""
 
     @property
     def rate(self) -> float:
         return self.failed / self.offered
 
     @property
-    def seen(self) -> tuple[float, float]:
-        """The same share of so many requests as tell as much about it, independent of each other: what was seen."""
-        return self._worth(self.together)
+    def at_most(self) -> float:
+        """`seen` for an upper bound: few failures, or none, show too little of how many come together."""
+        return max(self.seen, self.taken)
 
-    @property
-    def unseen(self) -> tuple[float, float]:
-        """The same for an upper bound: few failures, or none, show too little of how many come together."""
-        return self._worth(max(self.together, self.taken))
-
-    def _worth(self, together: float) -> tuple[float, float]:
+    def worth(self, together: float) -> tuple[float, float]:
+        """The same share of so many requests as tell as much about it, independent of each other."""
         return self.failed / together, self.offered / together
 
     def times(self, factor: float) -> _Counted:
@@ -68,13 +64,21 @@ class _Failures:
     candidate: _Counted
 
     def bounds(self, limit: Limit, lower: float, upper: float) -> Interval:
-        """Exact bounds of the candidate's rate, or of its ratio to the baseline's."""
+        """Exact bounds of the candidate's rate, or of its ratio to the baseline's.
+
+        In a ratio, what comes together in either arm counts for both: an arm without a failure shows nothing of how
+        its failures come, and were its requests all worth one each, the few of the other would outweigh them.
+        """
         baseline, candidate = self.baseline, self.candidate
         if not limit.ratio:
-            return share_lower(*candidate.seen, lower), share_upper(*candidate.unseen, upper)
-        low, _ = ratio_bounds(candidate.seen, baseline.seen, lower, upper)
-        _, high = ratio_bounds(candidate.unseen, baseline.unseen, lower, upper)
+            low = share_lower(*candidate.worth(candidate.seen), lower)
+            return low, share_upper(*candidate.worth(candidate.at_most), upper)
+        low, _ = self._ratio_bounds(max(baseline.seen, candidate.seen), lower, upper)
+        _, high = self._ratio_bounds(max(baseline.at_most, candidate.at_most), lower, upper)
         return low, high
+
+    def _ratio_bounds(self, together: float, lower: float, upper: float) -> Interval:
+        return ratio_bounds(self.candidate.worth(together), self.baseline.worth(together), lower, upper)
 
     def effect(self, limit: Limit) -> float | None:
         """The rate or the ratio; None where the baseline had no failure to compare with."""
@@ -153,7 +157,7 @@ def _needed(question: Question, limit: Limit, failures: _Failures) -> tuple[int,
     level = nominal_level(stakes.kept if kept else stakes.broken, look.at_end)
     if not level:
         return None
-    failed, offered = candidate.unseen if kept else candidate.seen
+    failed, offered = candidate.worth(candidate.at_most if kept else candidate.seen)
     return units_for_rate(failed, offered, look.done, limit.amount, alpha=level)
 
 
@@ -183,9 +187,10 @@ def _text(question: Question, limit: Limit, failures: _Failures, decision: Inter
 
 def _so_many(counted: _Counted) -> str:
     words = f"{counted.failed:,} of {counted.offered:,}"
-    if counted.together > 1:
-        return f"{words} (with the rest of their sessions; worth {counted.seen[0]:.3g} independent failures)"
+    if counted.seen > 1:
+        worth = f"{counted.failed / counted.seen:.3g} independent failures"
+        return f"{words} (with the rest of their sessions; worth {worth})"
     if counted.taken > 1:
-        worth = wording.count(round(counted.unseen[1]), "independent request")
+        worth = wording.count(round(counted.offered / counted.taken), "independent request")
         return f"{words} (a failure takes the rest of its session along; worth {worth})"
     return words

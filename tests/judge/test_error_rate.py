@@ -185,3 +185,11 @@ class TestSessions:
         found = guardrail(pairs, {"metric": "error_rate", "max_ratio": 1.1})
         assert (found.status, found.effect) == ("unknown", pytest.approx(30 / 9))
         assert "worth 3" in found.text
+
+    def test_a_few_failed_sessions_against_none_are_no_breach_of_a_ratio(self) -> None:
+        """Three sessions of fifty-one against none of fifty-one is what chance does every eighth time."""
+        found = guardrail(self.failing(1), {"metric": "error_rate", "max_ratio": 1.1})
+        assert found.status == "unknown"
+        assert found.ci is None
+        low, _ = ratio_bounds((3, 51), (0, 51), 0.025, 0.025)
+        assert f", ratio [{low:.2g}" in found.text
