@@ -1,18 +1,24 @@
-"""Error rates by simulation: paired rounds whose log ratios are normal, judged after every round as a run does.
+"""How often verdicts err, by simulation: rounds judged one after the other, as a run does it.
 
-Small and seeded; `make calibrate` is the large version.
+Latencies are normal log ratios, errors are counts. Small and seeded; `make calibrate` is the large version.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import count
 
 import numpy as np
 import pytest
 
 from kvbench.judge.evaluation import status_of
-from kvbench.judge.looks import Look
+from kvbench.judge.looks import Look, nominal_level
 from kvbench.judge.paired import Levels, estimate
+from kvbench.judge.rates import share_lower, share_upper
+from kvbench.judge.together import design_effect, mean_place
+from tests.judge.ask import guardrail
+from tests.judge.build import good_pairs
+from tests.judge.change import fail, with_candidate
 
 RUNS = 800
 FIRST, LAST = 3, 12
@@ -80,3 +86,77 @@ def test_the_interval_that_decides_covers_the_effect_at_the_stop() -> None:
         assert found.decision is not None
         covered += found.decision[0] <= 0.05 <= found.decision[1]
     assert covered / RUNS >= 0.95
+
+
+# ---- error rates: exact bounds at the levels that the boundaries of t paths leave
+
+
+def most_safe(look: Look, requests: int, limit: float) -> int:
+    """The most failures of `requests` that are safe at this look; -1: none are."""
+    level = nominal_level(0.025, look)
+    assert level is not None
+    return next((failed - 1 for failed in count() if share_upper(failed, requests, level) > limit), -1)
+
+
+def least_broken(look: Look, requests: int, limit: float) -> int:
+    """The fewest failures that are a breach."""
+    level = nominal_level(0.025, look)
+    assert level is not None
+    return next(failed for failed in count() if share_lower(failed, requests, level) > limit)
+
+
+@pytest.mark.parametrize(
+    ("requests", "limit"), [(170, 0.02), (500, 0.001), (1500, 0.01), (400, 0.1), (90, 0.3)], ids=str
+)
+def test_error_rates_at_exactly_the_limit_are_safe_or_a_breach_no_oftener_than_the_level_says(
+    requests: int, limit: float
+) -> None:
+    """40,000 comparisons of twelve rounds, judged after every round from the third on."""
+    runs = 40_000
+    failed = np.random.default_rng(9).binomial(requests, limit, (runs, LAST)).cumsum(axis=1)
+    safe, broken = np.zeros(runs, dtype=bool), np.zeros(runs, dtype=bool)
+    for k in range(FIRST, LAST + 1):
+        look = Look(k, FIRST, LAST)
+        so_far = failed[:, k - 1]
+        safe |= ~broken & (so_far <= most_safe(look, k * requests, limit))
+        broken |= ~safe & (so_far >= least_broken(look, k * requests, limit))
+    slack = 3 * math.sqrt(0.025 / runs)
+    assert safe.mean() <= 0.025 + slack
+    assert broken.mean() <= 0.025 + slack
+
+
+@pytest.mark.parametrize("done", [FIRST, 7, LAST])
+def test_these_are_the_counts_at_which_the_judge_decides(done: int) -> None:
+    look, limit = Look(done, FIRST, LAST), 0.02
+    for failed, status in (
+        (most_safe(look, 170 * done, limit), "pass"),
+        (most_safe(look, 170 * done, limit) + 1, "unknown"),
+        (least_broken(look, 170 * done, limit) - 1, "unknown"),
+        (least_broken(look, 170 * done, limit), "fail"),
+    ):
+        pairs = good_pairs(done, n=170)
+        for place, pair in enumerate(pairs):
+            part = failed // done + (place < failed % done)
+            pairs = with_candidate(pairs, place, requests=fail(pair.candidate.requests, slice(0, part)))
+        found = guardrail(pairs, {"metric": "error_rate", "max": limit}, rounds=(FIRST, LAST))
+        assert found.status == status, failed
+
+
+@pytest.mark.parametrize("sessions", [17, 60])
+def test_the_same_holds_where_a_failing_turn_takes_the_rest_of_its_session_along(sessions: int) -> None:
+    """Two thousand comparisons of sessions of ten turns, each turn failing with 0.37 %: 2 % of requests."""
+    runs, turns, hazard = 2000, 10, 0.003676
+    rng = np.random.default_rng(10)
+    limit = float(np.mean([1 - (1 - hazard) ** (turn + 1) for turn in range(turns)]))
+    levels = {k: nominal_level(0.025, Look(k, FIRST, LAST)) for k in range(FIRST, LAST + 1)}
+    groups = np.repeat(np.arange(sessions * LAST), turns)
+    safe = 0
+    for _ in range(runs):
+        failed = np.maximum.accumulate(rng.random((sessions * LAST, turns)) < hazard, axis=1).ravel()
+        for k, level in levels.items():
+            so_far, of = failed[: k * sessions * turns], groups[: k * sessions * turns]
+            by = max(design_effect(so_far, of), mean_place(of))
+            if share_upper(so_far.sum() / by, len(so_far) / by, level or 0.0) <= limit:
+                safe += 1
+                break
+    assert safe / runs <= 0.025 + 3 * math.sqrt(0.025 / runs)
