@@ -65,7 +65,7 @@ def evaluate_parity(question: Question) -> Ruling:
     """Judge a rule on `output_parity`: divergence beyond noise, at most `max` (default: `DEFAULT_MARGIN`).
 
     Compared answers are taken as independent. Where one corrupt block spoils every answer that is served from it,
-    they tell less than their number and the interval is too narrow on either side: then prefixes count, not answers.
+    they tell less than their number, and the interval is too narrow: prefixes count then, not answers.
     """
     rule, kind, case, stakes = question.rule, question.kind, question.case, question.stakes
     if rule.class_ != "all":

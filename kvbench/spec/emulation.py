@@ -76,9 +76,13 @@ class Noise(SpecModel):
     launch: Annotated[Number, Field(ge=0)] = 0.02
     """Standard deviation between launches: rounds that share a launch are not independent."""
     level: Annotated[Number, Field(ge=0)] = 0.08
-    """Standard deviation of a level that wanders (AR(1) in time), so that slow and fast stretches last."""
+    """Standard deviation of a level that wanders (AR(1) in time), so that slow and fast stretches last. Assumed,
+    not fitted: over a round of two minutes it averages to 0.08 sqrt(2 x 5 s / 120 s) = 0.023, about what launches
+    differ by, so that neither alone makes the noise between rounds."""
     correlation: PositiveSeconds = 5.0
-    """Time after which the level has lost all but 1/e of what it was."""
+    """Time after which the level has lost all but 1/e of what it was. Assumed: long against the time between
+    requests (0.06 to 0.3 s in calibration), so that neighbours share it and are no independent evidence; short
+    against a round, so that each has many stretches."""
     step: Annotated[Number, Field(ge=0)] = 0.10
     """Standard deviation of single steps around the level."""
 

@@ -1,4 +1,4 @@
-"""Every figure that the load driver and doctor are asked for is judged by its benchmark, and each can be missed."""
+"""Every figure that is asked for is judged by its benchmark, and each can be missed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.benchmarks import (
     bench_client_schedule,
     bench_client_start,
     bench_doctor,
+    bench_emulated,
     bench_prompts,
     neutral,
 )
@@ -86,6 +87,11 @@ CASES: dict[str, tuple[Judge, Figures, Figures]] = {
             "rows lost": 1, "answers not ok": 1, "tokens lost": 1, "MB while playing": 301, "MB with Parquet": 301,
             "MB a minute": 1.5,
         },
+    ),
+    "virtual time": (
+        lambda w, figures: bench_emulated.judge(w, 128, "disk", figures),
+        {"x real time": 201.0},
+        {"x real time": 199.0},
     ),
     "prompts": (
         lambda w, figures: bench_prompts.judge(w, (32, 255), figures),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvbench.engine.emulated.device import DeviceBlocks
 from kvbench.engine.emulated.path import Job, TransferPath
 from kvbench.engine.emulated.request import Request
-from kvbench.spec.emulation import Noise
+from kvbench.spec.emulation import Costs, Noise
+from kvbench.spec.profile import Profile
 from tests.engine.emulated.build import APART_S, BLOCK, a_core, a_profile, a_request, play
 
 LOADS = st.lists(
@@ -106,6 +109,49 @@ def test_looking_more_often_changes_nothing(load: list[tuple[float, int, int, in
     core.advance(told[-1][0] + APART_S)
     expected = {r.id: [round(t, 9) for t in r.times] for r in one}
     assert {r.id: [round(t, 9) for t in r.times] for r in core.take_finished()} == expected
+
+
+def chunked(tokens: int) -> Profile:
+    """An engine that computes at most so many tokens in a step."""
+    profile = a_profile(65)
+    args = {**profile.engine.args, "max-num-batched-tokens": tokens}
+    return profile.model_copy(update={"engine": profile.engine.model_copy(update={"args": args})})
+
+
+def test_a_prompt_longer_than_a_step_takes_several_and_costs_their_fixed_part_more() -> None:
+    """160 tokens at 64 a step: 64, 64 and 32, each with what every step costs."""
+    (whole,), (split,) = (play(a_core(chunked(most)), [(0.0, a_request(1, 1))]) for most in (160, 64))
+    assert split.times[0] == pytest.approx(whole.times[0] + 2 * Costs().step)
+    assert np.diff(split.times) == pytest.approx(np.diff(whole.times))
+    again = play(a_core(chunked(64)), [(0.0, a_request(1, 1)), (100.0, a_request(2, 1))])
+    assert [each.device_tokens for each in again] == [0, 80], "blocks of the first half, computed in two steps"
+
+
+def test_who_decodes_gets_a_token_with_every_part_of_another_prompt() -> None:
+    """63 tokens of the prompt beside each token of the answer, and the answer's gaps are shorter for it."""
+
+    def beside(most: int) -> tuple[int, float]:
+        answer, prompt = a_request(1, 1, 32, 40), a_request(2, 2, 160, 1)
+        core = a_core(chunked(most))
+        play(core, [(0.0, answer), (0.1, prompt)])
+        during = [t for t in answer.times if 0.1 < t <= prompt.times[0]]
+        return len(during), max(np.diff(answer.times))
+
+    (steps, longest), (undivided, longest_undivided) = beside(64), beside(1024)
+    assert (steps, undivided) == (4, 2), "the step that was under way, and three parts or one"
+    assert longest < 0.7 * longest_undivided
+
+
+@settings(max_examples=30, deadline=None)
+@given(load=LOADS)
+def test_prompts_in_parts_are_answered_in_full_and_each_of_their_tokens_is_computed_once(
+    load: list[tuple[float, int, int, int]],
+) -> None:
+    core = a_core(chunked(64))
+    done = play(core, requests_of(load))
+    assert [len(each.times) for each in done] == [each.output_tokens for each in done]
+    assert core.counters.computed_tokens + core.counters.device_tokens == sum(each.prompt_tokens for each in done)
+    assert core.free_device_blocks == 64
 
 
 class NaiveDevice:
