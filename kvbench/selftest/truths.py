@@ -160,7 +160,7 @@ TRUTHS = (
         "dropped-streams",
         "one answer in ten breaks off in the middle",
         _NO_GO,
-        ("errors", "stability"),
+        ("errors",),
         {"dropped_streams": _PART},
     ),
     Truth(

@@ -80,6 +80,7 @@ def test_an_unknown_truth_is_refused_with_those_that_there_are() -> None:
         ("goodput", "half-lost"),
         ("itl-p95", "stalls"),
         ("errors", "errors"),
+        ("errors", "dropped-streams"),
         ("parity", "corrupt-outputs"),
         ("canaries", "leaked-outputs"),
         ("stability", "freeze"),
