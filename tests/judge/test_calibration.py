@@ -8,13 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvbench.judge.looks import Look
 from kvbench.judge.verdict import Outcome
-from tests.proofs import calibration_bank
+from tests.proofs import calibrate, calibration_bank
 from tests.proofs.calibration_bank import Bank, PlayedRound, fill
 from tests.proofs.calibration_cells import EFFECTS, LAST, Judge, log_ratios, resolved, rules, share, values_of
 from tests.proofs.calibration_check import differences, judged_in_full, pairs_again
 from tests.proofs.calibration_field import bootstrap_differs, mann_whitney_differs
-from tests.proofs.calibration_limits import Cell, Coverage, Covers, Drawn, broken, coverage, make_cell, unjudged
+from tests.proofs.calibration_limits import (
+    WHY_SAVINGS,
+    Cell,
+    Coverage,
+    Covers,
+    Drawn,
+    broken,
+    coverage,
+    make_cell,
+    unjudged,
+)
 
 MARGIN = 1.2
 NOISE = 0.4 * np.log(MARGIN)
@@ -141,12 +152,46 @@ def test_the_standard_error_is_that_of_the_groups_where_rounds_are_reused() -> N
 
 
 def test_the_margin_resolved_shrinks_with_rounds_and_grows_with_noise() -> None:
-    six, twelve = (resolved(JUDGE, drawn(100).values, rounds)[0] for rounds in (6, 12))
-    noisy = resolved(JUDGE, drawn(100, noise=2 * NOISE).values, 12)[0]
+    six, twelve = (resolved(JUDGE, drawn(100).values, Look(n, n, n))[0] for n in (6, 12))
+    noisy = resolved(JUDGE, drawn(100, noise=2 * NOISE).values, Look(12, 12, 12))[0]
     assert 1 < twelve < six
     assert twelve < noisy
     # t at 2.5 % and 11 degrees of freedom, and the 90 % quantile of the mean, in standard errors
     assert np.log(twelve) == pytest.approx((2.2 + 1.28) * NOISE / np.sqrt(12), rel=0.15)
+
+
+def test_rules_that_look_earlier_resolve_less_at_the_same_number_of_rounds() -> None:
+    values = drawn(100).values
+    for done, boundary in ((6, 4.6), (12, 2.6)):
+        fixed, looking = (resolved(JUDGE, values, look)[0] for look in (Look(done, done, done), Look(done, 3, 12)))
+        assert fixed < looking
+        assert np.log(looking) == pytest.approx((boundary + 1.28) * NOISE / np.sqrt(done), rel=0.15)
+
+
+def test_what_is_printed_tells_fixed_rounds_from_looks_and_where_savings_are_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Given a benefit that lies far enough from its threshold, the same one too near, and an unchanged arm."""
+    far = cell("benefit at 1.5 x threshold", drawn(20, noise=0.2 * NOISE))
+    cells = [far, replace(far, deciding=0.41), cell("unchanged", drawn(20)), cell("benefit at its threshold")]
+    margins = {look: [1.1 + 0.01 * place] * 3 for place, look in enumerate(calibrate.RESOLVED_AT)}
+    load = calibrate.Load(drawn(20), cells, [], [], margins, [])
+    calibrate.report([load], calibrate.Options(1000, 400, 1, Path(), 1))
+    out = capsys.readouterr().out
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("|")]
+    (resolves,) = (row for row in rows if "noise s of" in " ".join(row))
+    assert resolves[2:] == [
+        "margin resolved by 6 rounds fixed beforehand",
+        "margin resolved by 12 rounds fixed beforehand",
+        "margin resolved after 6 of 3 to 12 rounds",
+        "margin resolved after 12 of 3 to 12 rounds",
+    ]
+    assert rows[rows.index(resolves) + 2][2:] == [", ".join([f"{m:.2f}"] * 3) for m in (1.1, 1.11, 1.12, 1.13)]
+    place = rows[0].index("s/distance")
+    shown = [(row[place], row[-1].endswith("*")) for row in rows[2:6]]
+    assert shown == [(f"{far.deciding:.2f}", True), ("0.41", False), ("0.40", True), ("inf", False)]
+    assert WHY_SAVINGS in out
+    assert calibrate.WHY_RESOLVED in out
 
 
 def test_a_factor_on_latencies_is_the_same_factor_on_every_figure() -> None:

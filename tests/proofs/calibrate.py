@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from kvbench.engine.environment import kvbench_home
+from kvbench.judge.looks import Look
 from tests.proofs.calibration_bank import ARMS, LOADS, SLOWED_BY, Bank, fill
 from tests.proofs.calibration_cells import (
     EFFECTS,
+    FIRST,
     HALF_AGAIN,
     LAST,
     Floats,
@@ -38,12 +40,14 @@ from tests.proofs.calibration_field import FieldTests, field_tests
 from tests.proofs.calibration_limits import (
     JUDGED_UP_TO,
     MECHANISM,
+    WHY_SAVINGS,
     Cell,
     Coverage,
     Drawn,
     broken,
     coverage,
     make_cell,
+    saving_is_asked_of,
     unjudged,
 )
 
@@ -54,6 +58,14 @@ COMPARISONS, ROUNDS = 1000, 400
 """What the error rates are asked of: comparisons in each cell, paired rounds of each load."""
 POOLED = (1, 6)
 """Rounds whose requests the field's tests pool."""
+RESOLVED_AT = (*(Look(n, n, n) for n in (LAST // 2, LAST)), *(Look(n, FIRST, LAST) for n in (LAST // 2, LAST)))
+"""Of which plans the margins that they resolve are told: so many rounds and no look before, and two of the looks of
+the shipped rules."""
+WHY_RESOLVED = (
+    "A margin is resolved when nine of ten comparisons of an unchanged arm prove it. By rounds fixed beforehand: "
+    f"nobody looks earlier (`min` = `max`, the plain t). After some of {FIRST} to {LAST}: at that look of the "
+    "shipped rules, whose earlier looks have taken a part of the level."
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,7 @@ class Load:
     cells: list[Cell]
     coverage: list[Coverage]
     field: list[FieldTests]
-    resolved: dict[int, list[float]]
+    resolved: dict[Look, list[float]]
     checked: list[str]
     """In what the judge itself disagreed with the short way."""
 
@@ -101,7 +113,7 @@ def measure(load: str, options: Options) -> Load:
         cells=cells,
         coverage=list(coverage(load, judge, plain.values)),
         field=[field_tests(bank, plain.values, options.seed, rounds) for rounds in POOLED],
-        resolved={rounds: resolved(judge, plain.values, rounds) for rounds in (LAST // 2, LAST)},
+        resolved={look: resolved(judge, plain.values, look) for look in RESOLVED_AT},
         checked=_check(load, options, plain.values),
     )
 
@@ -156,11 +168,12 @@ def report(loads: list[Load], options: Options) -> None:
         f"({', '.join(ARMS)}) a load, seed {options.seed}; shares in % ± standard error\n"
     )
     table(
-        ("load", "margin", "effect", "true ratios", "s/L", "GO", "NO_GO", "INCONCLUSIVE", "breach",
+        ("load", "margin", "effect", "true ratios", "s/L", "s/distance", "GO", "NO_GO", "INCONCLUSIVE", "breach",
          "decision_ci covers (worst rule)", "ci covers after early stopping (worst rule)", "engine-minutes",
          "saved"),
         (_cell_row(cell) for load in loads for cell in load.cells),
     )  # fmt: skip
+    print(f"s/L: the noise over a limit; s/distance: over what lies between truth and limit.\n{WHY_SAVINGS}\n")
     table(
         ("load", "rounds, fixed", "ci covers", *RULES),
         (
@@ -170,9 +183,10 @@ def report(loads: list[Load], options: Options) -> None:
         ),
     )
     table(
-        ("load", "noise s of " + ", ".join(RULES), "margin resolved in 6 rounds", "in 12 rounds"),
+        ("load", "noise s of " + ", ".join(RULES), *(f"margin resolved {_plan(look)}" for look in RESOLVED_AT)),
         (_resolved_row(load) for load in loads),
     )
+    print(WHY_RESOLVED + "\n")
     print("An arm with itself, called different at 5 % by tests over requests (TTFT of short requests):\n")
     table(
         ("load", "rounds", "Mann-Whitney", "bootstrap of p99"),
@@ -189,15 +203,23 @@ def _cell_row(cell: Cell) -> tuple[str, ...]:
         cell.effect,
         ", ".join(f"{ratio:.3f}" for ratio in cell.truth),
         noise,
+        f"{cell.deciding:.2f}",
         *map(str, shares),
         f"{cell.minutes:.1f} of {cell.minutes_full:.1f}",
-        f"{100 * cell.saving:.0f} %",
+        f"{100 * cell.saving:.0f} %{' *' if saving_is_asked_of(cell) else ''}",
     )
+
+
+def _plan(look: Look) -> str:
+    """`after 6 of 3 to 12 rounds`."""
+    if look.first == look.last:
+        return f"by {look.last} rounds fixed beforehand"
+    return f"after {look.done} of {look.first} to {look.last} rounds"
 
 
 def _resolved_row(load: Load) -> tuple[str, ...]:
     noise = ", ".join(f"{one:.3f}" for one in load.drawn.noise)
-    ratios = (", ".join(f"{one:.2f}" for one in load.resolved[rounds]) for rounds in (LAST // 2, LAST))
+    ratios = (", ".join(f"{one:.2f}" for one in load.resolved[look]) for look in RESOLVED_AT)
     return load.drawn.load, noise, *ratios
 
 

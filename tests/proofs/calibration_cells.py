@@ -237,10 +237,13 @@ def share(hits: Sequence[float] | Floats, groups: npt.NDArray[np.int64]) -> Shar
     return Share(mean, max(jackknife, independent))
 
 
-def resolved(judge: Judge, values: Values, rounds: int) -> list[float]:
-    """The ratio, one a rule, that an unchanged arm is proven to lie below in 9 of 10 comparisons of `rounds`."""
-    look = Look(rounds, rounds, rounds)
-    ends = [[_upper(one) for one in judge.estimates(logs[:rounds], look)] for logs in values.logs]
+def resolved(judge: Judge, values: Values, look: Look) -> list[float]:
+    """The ratio, one a rule, that an unchanged arm is proven to lie below at this look in 9 of 10 comparisons.
+
+    `Look(12, 12, 12)` is of a plan of twelve rounds (the plain t), `Look(12, 3, 12)` the last look of the shipped
+    rules: looks before it have taken some of the level, and so it resolves less.
+    """
+    ends = [[_upper(one) for one in judge.estimates(logs[: look.done], look)] for logs in values.logs]
     return [float(end) for end in np.exp(np.quantile(np.array(ends), PROVEN_IN, axis=0))]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from tests.proofs.calibration_cells import (
 __all__ = [
     "JUDGED_UP_TO",
     "MECHANISM",
+    "WHY_SAVINGS",
     "Cell",
     "Coverage",
     "Covers",
@@ -32,6 +33,7 @@ __all__ = [
     "broken",
     "coverage",
     "make_cell",
+    "saving_is_asked_of",
     "unjudged",
 ]
 
@@ -106,6 +108,27 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.load} load, margin {self.margin:g}, {self.effect}"
+
+
+SAVES_BY: Mapping[str, Callable[[Cell], float]] = {
+    UNCHANGED: lambda cell: cell.noise,
+    TWICE: lambda cell: cell.noise,
+    HALF_AGAIN: lambda cell: cell.deciding,
+}
+"""Effects of which the saving is asked, and by what a cell counts as quiet. At and near a limit it is right to use
+all rounds."""
+WHY_SAVINGS = (
+    f"*: half saved is asked where a verdict is clear and the noise small, so of unchanged arms and of 2 x margin "
+    f"where s/L is at most {SAVES_UP_TO:g}, and of a benefit at 1.5 x its threshold where s/distance is: it lies "
+    "half a limit from its threshold, and that is what its noise must be small against (at s/L = 0.4 it lies 1.25 s "
+    "away, which the looks 3 to 12 first reach at the eighth). At or near a limit all rounds may be used."
+)
+
+
+def saving_is_asked_of(cell: Cell) -> bool:
+    """Whether stopping early must save half in this cell."""
+    measure = SAVES_BY.get(cell.effect)
+    return measure is not None and cell.judged and measure(cell) <= SAVES_UP_TO
 
 
 @dataclass(frozen=True)
@@ -194,9 +217,9 @@ def unjudged(cells: Sequence[Cell]) -> list[str]:
         noises = [cell.noise for cell in cells if (cell.load, cell.effect) == (load, effect)]
         if min(noises) > JUDGED_UP_TO:
             found.append(f"{load} load, {effect}: not judged at any margin, s/L is {min(noises):.2f} or more")
-    for effects, measure in ((UNCHANGED, "noise"), (TWICE, "noise"), (HALF_AGAIN, "deciding")):
-        if all(getattr(cell, measure) > SAVES_UP_TO for cell in cells if cell.effect == effects):
-            found.append(f"{effects}: what stopping early saves was not judged, no cell is quiet enough")
+    for effect in SAVES_BY:
+        if not any(saving_is_asked_of(cell) for cell in cells if cell.effect == effect):
+            found.append(f"{effect}: what stopping early saves was not judged, no cell is quiet enough")
     return found
 
 
@@ -219,10 +242,9 @@ def _broken(cell: Cell) -> Iterator[str]:
         yield from _at_least("breach", cell.breach, 0.95)
     if cell.effect == HALF_AGAIN:
         yield from _at_least("GO", cell.go, 0.90)
-        yield from _saves(cell, cell.deciding)
     if cell.effect in (UNCHANGED, TWICE):
         yield from _at_most("INCONCLUSIVE", cell.inconclusive, 0.10)
-        yield from _saves(cell, cell.noise)
+    yield from _saves(cell)
     for name, found, least in (("decision_ci", cell.decision_covers, 0.95), ("ci", cell.ci_covers, 0.92)):
         yield from _at_least(f"coverage of {name} at the stop", found.together, least)
         for number, rule in enumerate(found.by_rule, 1):
@@ -231,8 +253,8 @@ def _broken(cell: Cell) -> Iterator[str]:
             )
 
 
-def _saves(cell: Cell, noise: float) -> Iterator[str]:
-    if noise <= SAVES_UP_TO and cell.saving < 0.5:
+def _saves(cell: Cell) -> Iterator[str]:
+    if saving_is_asked_of(cell) and cell.saving < 0.5:
         yield f"stopping early saves {100 * cell.saving:.0f} % of the engine-minutes, must be 50 %"
 
 
