@@ -118,9 +118,9 @@ SAVES_BY: Mapping[str, Callable[[Cell], float]] = {
 """Effects of which the saving is asked, and by what a cell counts as quiet. At and near a limit it is right to use
 all rounds."""
 WHY_SAVINGS = (
-    f"*: half saved is asked where a verdict is clear and the noise small, so of unchanged arms and of 2 x margin "
+    "*: half saved is asked where a verdict is clear and the noise small, so of unchanged arms and of 2 x margin "
     f"where s/L is at most {SAVES_UP_TO:g}, and of a benefit at 1.5 x its threshold where s/distance is: it lies "
-    "half a limit from its threshold, and that is what its noise must be small against (at s/L = 0.4 it lies 1.25 s "
+    "half a limit from its threshold, and that is what its noise must be small against (at s/L = 0.4 it is 1.25 s "
     "away, which the looks 3 to 12 first reach at the eighth). At or near a limit all rounds may be used."
 )
 
