@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from kvbench.judge import wording
 from kvbench.judge.sample_check import check_sample, check_windows
+from kvbench.judge.together import conversations, mean_place
+from kvbench.spec.loading import load_rules, load_workload
+from kvbench.workload.build import build_schedule
 from tests.judge.ask import guardrail
 from tests.judge.build import WARM_S, good_pairs, metric_rows, rules
 from tests.judge.change import with_candidate
 
+SHIPPED = Path(__file__).resolve().parents[2]
 P99 = {"id": "ttft-p99", "metric": "ttft", "quantile": 0.99, "max_ratio": 1.1}
 
 
@@ -297,3 +303,25 @@ class TestWording:
         assert wording.ratio(0.18765) == "0.188"
         assert wording.listed(["a", "b", "c"]) == "a; b; c"
         assert wording.listed(["a", "b", "c", "d"], most=2) == "a; b; and 2 more"
+
+
+def test_the_shipped_workload_carries_the_error_rate_of_the_shipped_rules_though_turns_take_others_along() -> None:
+    """In twelve rounds without a failure; agents' sessions make its requests worth a third less."""
+    load, shipped = (
+        load_workload(SHIPPED / "workloads/mixed.yaml"),
+        load_rules(SHIPPED / "profiles/rules/default.yaml"),
+    )
+    counts, taken = [], []
+    for index in range(1, shipped.rounds.max + 1):
+        schedule = build_schedule(
+            load, index, block_tokens=128, capacities_tokens=None, max_model_len=None
+        ).requests
+        sessions = [request.session for request in schedule if request.measured]
+        counts.append(len(sessions))
+        taken.append(mean_place(conversations([np.array(sessions, dtype=float)])))
+    assert np.mean(taken) > 1.3
+    errors = shipped.model_copy(
+        update={"guardrails": [rule for rule in shipped.guardrails if rule.metric == "error_rate"], "benefits": []}
+    )
+    assert len(errors.guardrails) == 1
+    assert check_sample(errors, {"long": min(counts)}, taken_by_class={"all": max(taken)}) == []
