@@ -8,7 +8,6 @@ others.
 
 from __future__ import annotations
 
-import heapq
 import os
 import select
 import time
@@ -20,6 +19,7 @@ from time import monotonic_ns
 from kvbench.errors import LoadError
 from kvbench.load.clock import Clock
 from kvbench.load.connection import STREAM_READ_BYTES, Connection
+from kvbench.load.deadlines import Deadlines
 from kvbench.load.dialing import Dialing
 from kvbench.load.exchange import Exchange
 from kvbench.load.framing import SHORTEST
@@ -75,8 +75,7 @@ class Client:
         self._dialing: dict[int, Dialing] = {}
         """Of the exchanges whose connection does not stand yet."""
         self._pieces_of_closed = 0
-        self._deadlines: list[tuple[int, int, Exchange, int]] = []
-        self._sequence = 0
+        self._deadlines = Deadlines()
         self._closed = False
         self.gathering_until_ns = 0
         """Before this the sockets are better left alone; see `GATHER_NS`."""
@@ -94,7 +93,7 @@ class Client:
         """Send now. `on_over` is called for it once, from `poll`, `expire`, `abort`, or before this returns."""
         exchange.sent_ns = self.clock.now_ns()
         self.active.add(exchange)
-        self._push_deadline(exchange.deadline_ns, exchange, _ANSWER)
+        self._deadlines.add(exchange.deadline_ns, exchange, _ANSWER)
         self._dispatch(exchange)
 
     def poll(self, wait_ns: int, due_ns: int | None = None) -> int:
@@ -212,16 +211,12 @@ class Client:
 
     def next_deadline_ns(self) -> int | None:
         """When `expire` has something to do next."""
-        while self._deadlines and self._deadlines[0][2].over_ns is not None:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next_ns
 
     def expire(self, now_ns: int) -> None:
         """Fail what is over its deadline."""
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
-            at_ns, _, exchange, kind = heapq.heappop(self._deadlines)
-            if exchange.over_ns is not None:
-                continue
+        while (due := self._deadlines.take(now_ns)) is not None:
+            at_ns, exchange, kind = due
             if kind == _ANSWER:
                 self.abort(exchange, Failure("timeout", _progress(exchange)))
             elif (dialing := self._dialing.get(exchange.id)) is None:
@@ -319,7 +314,7 @@ class Client:
     def _open(self, exchange: Exchange) -> None:
         """Connect for it, within the time that this may take, to any of the server's addresses."""
         dialing = self._dialing[exchange.id] = Dialing(self._target.addresses, self._first)
-        self._push_deadline(self.clock.now_ns() + self._connect_timeout_ns, exchange, _CONNECT)
+        self._deadlines.add(self.clock.now_ns() + self._connect_timeout_ns, exchange, _CONNECT)
         self._try_next(exchange, dialing)
 
     def _try_next(self, exchange: Exchange, dialing: Dialing) -> None:
@@ -335,7 +330,7 @@ class Client:
             self._epoll.register(connection.fd, _WATCHED)
             dialing.links.append(connection)
             if dialing.next_ns is not None:
-                self._push_deadline(dialing.next_ns, exchange, _NEXT_ADDRESS)
+                self._deadlines.add(dialing.next_ns, exchange, _NEXT_ADDRESS)
             connection.connect(exchange, exchange.message)
             return
         if not dialing.links:
@@ -349,10 +344,6 @@ class Client:
             if link is not but:
                 link.exchange = None
                 self._drop(link)
-
-    def _push_deadline(self, at_ns: int, exchange: Exchange, kind: int) -> None:
-        self._sequence += 1
-        heapq.heappush(self._deadlines, (at_ns, self._sequence, exchange, kind))
 
     def _drop(self, connection: Connection) -> None:
         connection.close()

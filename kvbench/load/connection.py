@@ -27,6 +27,7 @@ READ_BYTES = 65536
 STREAM_READ_BYTES = 4096
 """While an answer streams; memory for it is had faster. Where that was not all, the rest is read at once."""
 SHOWN = 200
+_NOTHING = memoryview(b"")
 CROSSED_NS = 100_000_000
 """A server's close that crossed the request on its way is noticed a round trip after the sending. This much more is
 for one turn of a busy server's event loop, in which it may close what it has not read; what comes later is an
@@ -86,7 +87,7 @@ class Connection:
         self.pieces = 0
         """Reads of bodies that are over on this connection."""
         self._message = b""
-        self._unsent = memoryview(b"")
+        self._unsent = _NOTHING
         self._head: HeadReader | None = None
         self._body: Framing | None = None
         """Set while the body of an answer is being received."""
@@ -159,10 +160,10 @@ class Connection:
             sent = 0
         except OSError:
             # The reason is on the receiving side: perhaps an answer that was given early, certainly the end.
-            self._unsent = memoryview(b"")
+            self._unsent = _NOTHING
             self.owner.wants_write(self, False)
             return
-        self._unsent = self._unsent[sent:]
+        self._unsent = self._unsent[sent:] or _NOTHING  # an empty part of the message would keep all of it
         self.owner.wants_write(self, len(self._unsent) > 0)
 
     def writable(self) -> None:
@@ -288,6 +289,7 @@ class Connection:
                 continue
             exchange.status = head.status
             exchange.content_type = head.content_type
+            exchange.message = b""  # nothing is sent again once an answer has come
             self._keep = head.keep_alive
             body = exchange.framing = self._body = head.framing()
             self.last_bytes = body.last_bytes

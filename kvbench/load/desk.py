@@ -37,7 +37,10 @@ class Desk:
         (self._answers.appendleft if first else self._answers.append)(answer)
 
     def read_some(self) -> Answer | None:
-        """Read a little of the first answer there is; returned when no more of it is to be read."""
+        """Read a little of the first answer there is; returned, its body forgotten, when no more of it is to be
+        read."""
         if not self._answers[0].reader.step():
             return None
-        return self._answers.popleft()
+        answer = self._answers.popleft()
+        answer.exchange.forget()
+        return answer

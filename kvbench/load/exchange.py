@@ -20,6 +20,7 @@ class Exchange:
     """Filled in by the connection that carries it; `over_ns` is set last."""
 
     __slots__ = (
+        "body_bytes",
         "chunks",
         "connected_ns",
         "connection",
@@ -46,7 +47,7 @@ class Exchange:
         self.name = name
         """Sent as X-Request-Id, so that the server's log can be matched; ASCII."""
         self.message = message
-        """The whole request, head and body; empty once it is over."""
+        """The whole request, head and body; empty once an answer has begun or it is over."""
         self.deadline_ns = deadline_ns
         self.sent_ns: int | None = None
         """When the client turned to it: the first connect or send on its behalf."""
@@ -66,6 +67,8 @@ class Exchange:
         """Once settled: the body, framing and content encoding undone, in one piece per HTTP chunk and read."""
         self.times_ns: list[int] = []
         """Once settled: receive time of each of `chunks`."""
+        self.body_bytes = 0
+        """Once `forget` was called: the length of the body."""
         self.resent = False
         self.left = False
         """The user left before the answer was over, as the schedule had it."""
@@ -97,3 +100,9 @@ class Exchange:
         self.stamps = []
         self.read_ns = array("q")
         return times_ns[-1]
+
+    def forget(self) -> None:
+        """What came was read by all who want it: keep no more of it than its length."""
+        self.body_bytes = sum(map(len, self.chunks))
+        self.chunks.clear()  # the lists themselves: whoever read them holds them as well
+        self.times_ns.clear()

@@ -6,10 +6,10 @@ nothing until their time. Times are monotonic ns.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvbench.load.deadlines import Deadlines
 from kvbench.load.exchange import Exchange
 from kvbench.load.framing import Framing, FramingError
 from kvbench.load.outcome import Failure
@@ -46,29 +46,25 @@ class Leaving:
 
     def __init__(self, leave: Callable[[Exchange, Failure | None], None]) -> None:
         self._leave = leave
-        self._by_time: list[tuple[int, int, Exchange]] = []
+        self._by_time = Deadlines()
         self._by_tokens: list[_Watched] = []
 
     def expect(self, request: PlannedRequest, exchange: Exchange, intended_ns: int) -> None:
         """Remember a request that was sent and is to be left."""
         if request.abort_after_s is not None:
-            heapq.heappush(self._by_time, (intended_ns + int(request.abort_after_s * 1e9), exchange.id, exchange))
+            self._by_time.add(intended_ns + int(request.abort_after_s * 1e9), exchange)
         if request.returned_tokens < request.output_tokens:
             self._by_tokens.append(_Watched(exchange, request.returned_tokens))
 
     @property
     def next_ns(self) -> int | None:
         """When `at` has something to do next."""
-        while self._by_time and self._by_time[0][2].over_ns is not None:
-            heapq.heappop(self._by_time)
-        return self._by_time[0][0] if self._by_time else None
+        return self._by_time.next_ns
 
     def at(self, now_ns: int) -> None:
         """Leave those whose time has come."""
-        while self._by_time and self._by_time[0][0] <= now_ns:
-            exchange = heapq.heappop(self._by_time)[2]
-            if exchange.over_ns is None:
-                self._go(exchange)
+        while (due := self._by_time.take(now_ns)) is not None:
+            self._go(due[1])
 
     def read(self) -> None:
         """Leave those of which enough tokens have come; call after new ones may have."""

@@ -332,7 +332,7 @@ class Player:
             ttft_s = self._rows.seconds(completion.placed.first_ns) - turn.intended_s
             self._recent.append((ended_ns, ttft_s))
         e2e_s = self._ended_s(exchange) - turn.intended_s
-        self._answered(Answered(turn.request.class_, e2e_s, sum(map(len, exchange.chunks)), failure))
+        self._answered(Answered(turn.request.class_, e2e_s, exchange.body_bytes, failure))
 
     def _count(self, exchange: Exchange, completion: Completion, failure: Failure | None) -> None:
         self._done += 1

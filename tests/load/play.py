@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,17 @@ def play(
     *,
     api_key: str | None = None,
     tls: ssl.SSLContext | None = None,
+    on_answered: Callable[[Answered], None] = lambda _: None,
     **changed,
 ) -> Played:
     plan = plan_for(url, out, **changed)
     events: list[dict[str, object]] = []
     answered: list[Answered] = []
+
+    def take(one: Answered) -> None:
+        answered.append(one)
+        on_answered(one)
+
     clock = Clock()
     recorder = Recorder(out)
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else None
@@ -106,7 +113,7 @@ def play(
         clock,
         recorder,
         report=events.append,
-        answered=answered.append,
+        answered=take,
     )
     try:
         complete = player.play()
