@@ -77,6 +77,9 @@ class Client:
         self._pieces_of_closed = 0
         self._deadlines = Deadlines()
         self._closed = False
+        self.stall_max_ns = 0
+        """The longest stretch in which nobody looked at the sockets: from one look to when the next was begun."""
+        self._looked_ns = monotonic_ns()
         self.gathering_until_ns = 0
         """Before this the sockets are better left alone; see `GATHER_NS`."""
         self._epoll = select.epoll()
@@ -101,9 +104,11 @@ class Client:
 
         Returns as soon as it is `due_ns`, also in the middle of what has arrived: the rest is found the next time.
         """
-        until_ns = due_ns if due_ns is not None and monotonic_ns() < due_ns else _NEVER_NS
+        now_ns = monotonic_ns()
+        self.stall_max_ns = max(self.stall_max_ns, now_ns - self._looked_ns)
+        until_ns = due_ns if due_ns is not None and now_ns < due_ns else _NEVER_NS
         ready = self._arrived(0 if self._ending else wait_ns)
-        self.clock.watch()
+        self._looked_ns = self.clock.watch()
         get = self._connections.get
         streaming: list[Connection] = []
         others: list[tuple[Connection | None, int]] = []
@@ -122,6 +127,11 @@ class Client:
         if self._ending:
             self._look_at_endings(ENDINGS_NS if in_time else 0)
         return len(ready)
+
+    def begin(self) -> None:
+        """What kept from looking at the sockets until now does not count."""
+        self._looked_ns = monotonic_ns()
+        self.stall_max_ns = 0
 
     def _read_streams(self, connections: list[Connection]) -> int:
         """One read of each, of which all is put aside; the time then.

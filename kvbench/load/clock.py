@@ -52,18 +52,18 @@ class Clock:
     now_ns = staticmethod(time.monotonic_ns)
 
     @staticmethod
-    def _sample() -> tuple[int, int]:
-        """Real time minus monotonic time, and the width of the bracket it was taken in."""
+    def _sample() -> tuple[int, int, int]:
+        """Real time minus monotonic time, the width of the bracket it was taken in, and when that began."""
         before = time.monotonic_ns()
         real = time.time_ns()
         width = time.monotonic_ns() - before
-        return real - before - width // 2, width
+        return real - before - width // 2, width, before
 
-    def watch(self) -> None:
-        """Compare the two clocks; to be called before each batch of reads. Costs three clock readings."""
-        offset, width = self._sample()
+    def watch(self) -> int:
+        """Compare the two clocks; to be called before each batch of reads. The time then; three clock readings."""
+        offset, width, at_ns = self._sample()
         if width > SAMPLE_NS:
-            return
+            return at_ns
         if abs(offset - self._offset_ns) > STEP_NS:
             self._offset_ns = offset
             self.steps += 1
@@ -72,6 +72,7 @@ class Clock:
         elif self._doubtful:
             self._doubtful = False
             self._begin_epoch(self._offset_ns)
+        return at_ns
 
     def _begin_epoch(self, offset_ns: int | None) -> None:
         self._since_ns.append(time.monotonic_ns())

@@ -1,4 +1,4 @@
-"""What the driver knows about itself: how late it sent and read, how long it stood still, what it cost."""
+"""What the driver knows about itself: how late it sent and read, what it cost."""
 
 from __future__ import annotations
 
@@ -84,8 +84,6 @@ class Figures:
         """Sent minus intended, one entry a request after time zero."""
         self.connects_s = array("d")
         """How long connections took, with their TLS: one entry for each request that a new one was made for."""
-        self.stall_max_ns = 0
-        """Longest stretch in which the loop did not look at its sockets."""
         self.events = 0
         self.token_events = 0
         self.doubts_ns = array("q")
@@ -140,9 +138,6 @@ class Figures:
         """The round is over; `summary` may still be asked."""
         self._pauses.stop()
 
-    def stalled(self, ns: int) -> None:
-        self.stall_max_ns = max(self.stall_max_ns, ns)
-
     def summary(self) -> dict[str, float | None]:
         """Figures by name; seconds where the name ends in `_s`; None: not measured."""
         self.fold()
@@ -169,7 +164,6 @@ class Figures:
             "read_lag_max_s": self._read_lags.max_ns / 1e9 if self._read_lags.total else None,
             "unstamped_reads_share": unstamped / reads if reads else None,
             "clock_steps": float(self._clock.steps),
-            "loop_stall_max_s": self.stall_max_ns / 1e9,
             "gc_pause_max_s": self._pauses.longest_ns / 1e9,
             "client_cpu_s": cpu_s,
             "client_cpu_cores": cpu_s / elapsed_s,

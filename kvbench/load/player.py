@@ -162,6 +162,7 @@ class Player:
         self._priming = False
         self._tick_ns = self._zero_ns + TICK_NS
         self.figures.begin()
+        self._client.begin()
         self._report({"event": "started", "monotonic": self._zero_ns / 1e9})
 
     # -- the loop ---------------------------------------------------------------------------------------------
@@ -182,9 +183,9 @@ class Player:
                 self._abort_all(Failure("timeout", f"still under way {drain_s:g} s after the last phase"))
             if self._all_over(now_ns, end_ns):
                 return
-            self._listen_until(self._next_moment_ns(end_ns if now_ns < end_ns else drained_ns), now_ns)
+            self._listen_until(self._next_moment_ns(end_ns if now_ns < end_ns else drained_ns))
 
-    def _listen_until(self, moment_ns: int, woke_ns: int) -> None:
+    def _listen_until(self, moment_ns: int) -> None:
         """Read what arrives and do other work, until `moment_ns` or until what is to be done has changed."""
         self._changed = False
         while True:
@@ -193,7 +194,6 @@ class Player:
             if self._time_for_work(wait_ns) and self._work(self._rows.seconds(now_ns)):
                 self._work_on(min(self._client.gathering_until_ns, moment_ns - CLOSE_NS))
                 wait_ns = 0
-            self.figures.stalled(self._clock.now_ns() - woke_ns)
             self._client.poll(wait_ns, moment_ns)
             self._leaving.read()
             woke_ns = self._clock.now_ns()
@@ -384,6 +384,7 @@ class Player:
             "failed": float(self._failed),
             "connections_opened": float(self._client.connections_opened),
             "resent_on_stale_connection": float(self._client.resent),
+            "loop_stall_max_s": self._client.stall_max_ns / 1e9,
             "gc_disabled": 1.0,
             # Time as ordinary work, because the kernel would have stopped a real-time client that needs so much.
             "stepped_down_s": self._standing.stepped_down_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import ssl
 import threading
 import time
@@ -13,6 +14,8 @@ import pandas as pd
 import pytest
 
 from kvbench.judge.latency import RoundLatencies
+from kvbench.load.agenda import Turn
+from kvbench.load.player import Answered, Player
 from kvbench.workload.prompts import PromptWriter
 from kvbench.workload.schedule import Schedule, Segment
 from tests.judge.build import arm_round
@@ -265,3 +268,51 @@ def test_progress_tells_how_it_goes(tmp_path: Path) -> None:
     assert 8 <= int(str(progress[0]["done"])) <= 12
     assert progress[0]["failed"] == 0
     assert 0.01 <= float(str(progress[0]["ttft_p50_s"])) < 0.3
+
+
+@pytest.mark.parametrize(
+    "held_up",
+    [
+        *("client.Client.send", "client.Client.expire", "connection.Connection.readable", "leaving.Leaving.read"),
+        *("refusals.Taken.over", "player.Player._record", "who is told of answers"),
+    ],
+)
+def test_whatever_holds_up_the_loop_is_a_stall_in_full(
+    held_up: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Given one call after time zero that takes 0.3 s, of any that are made between two looks at the sockets."""
+    held: list[None] = []
+
+    def hold_up_once() -> None:
+        if not held:
+            held.append(None)
+            time.sleep(0.3)
+
+    def told(_: Answered) -> None:
+        if "." not in held_up:
+            hold_up_once()
+
+    if "." in held_up:
+        name = f"kvbench.load.{held_up}"
+        usual = pkgutil.resolve_name(name)
+        monkeypatch.setattr(name, lambda *given: (hold_up_once(), usual(*given))[1])
+    with ScriptedServer(Normal(first_s=0.05)) as server:
+        played = play(schedule(request(0, 0.05)), server.url, tmp_path, on_answered=told)
+    assert held
+    assert played.figures["loop_stall_max_s"] >= 0.3
+
+
+def test_to_wait_for_the_server_is_no_stall_nor_is_what_came_before_time_zero(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    usual = Player._encode
+
+    def slow(self: Player, turn: Turn) -> None:
+        time.sleep(1.5)  # prompts of the first seconds are made before the round
+        usual(self, turn)
+
+    monkeypatch.setattr(Player, "_encode", slow)
+    with ScriptedServer(Normal(first_s=1.5)) as server:
+        played = play(schedule(request(0), for_s=0.1), server.url, tmp_path)
+    assert played.row(0)["status"] == "ok"
+    assert played.figures["loop_stall_max_s"] < 1.0
