@@ -12,6 +12,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,10 @@ _NO_STAMP = bytes(_TIMESPEC.size)
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 SAMPLE_NS = 10_000
-"""An offset whose two readings lie further apart was disturbed by the scheduler and says nothing."""
+"""An offset whose two readings lie further apart was disturbed by the scheduler and says little."""
+SAMPLES = 16
+"""So many are taken at first, and the narrowest is believed; later too, where none is as narrow as that."""
+_WIDTH = itemgetter(1)
 STEP_NS = 100_000
 """Ten times what an undisturbed sample can be off: a larger change means that the real-time clock was set."""
 
@@ -34,7 +38,18 @@ STEP_NS = 100_000
 class Clock:
     """Monotonic time in ns, with kernel stamps converted to it."""
 
-    __slots__ = ("_doubtful", "_epochs", "_offset_ns", "_since_ns", "lags_ns", "steps", "unstamped")
+    __slots__ = (
+        "_doubtful",
+        "_epochs",
+        "_offset_ns",
+        "_since_ns",
+        "_sure_ns",
+        "_wide",
+        "_width_ns",
+        "lags_ns",
+        "steps",
+        "unstamped",
+    )
 
     def __init__(self) -> None:
         self.lags_ns: list[NDArray[np.int64]] = []
@@ -43,7 +58,11 @@ class Clock:
         """Reads that had to be timed by the clock."""
         self.steps = 0
         """How often the real-time clock was seen to have been set."""
-        self._offset_ns = min((self._sample() for _ in range(16)), key=lambda sample: sample[1])[0]
+        self._offset_ns, self._width_ns, _ = min((self._sample() for _ in range(SAMPLES)), key=_WIDTH)
+        self._wide: list[tuple[int, int, int]] = []
+        """The latest samples that were too wide to be believed at once."""
+        self._sure_ns = 0
+        """When one of them was believed last."""
         self._doubtful = False
         self._since_ns: list[int] = [0]
         self._epochs: list[int | None] = [self._offset_ns]
@@ -61,21 +80,38 @@ class Clock:
 
     def watch(self) -> int:
         """Compare the two clocks; to be called before each batch of reads. The time then; three clock readings."""
-        offset, width, at_ns = self._sample()
+        sample = offset, width, at_ns = self._sample()
         if width > SAMPLE_NS:
-            return at_ns
-        if abs(offset - self._offset_ns) > STEP_NS:
-            self._offset_ns = offset
-            self.steps += 1
-            self._doubtful = True
-            self._begin_epoch(None)
-        elif self._doubtful:
-            self._doubtful = False
-            self._begin_epoch(self._offset_ns)
+            self._keep_wide(sample)
+        elif self._doubtful or abs(offset - self._offset_ns) > STEP_NS:
+            self._believe(offset, width, STEP_NS, time.monotonic_ns())
         return at_ns
 
-    def _begin_epoch(self, offset_ns: int | None) -> None:
-        self._since_ns.append(time.monotonic_ns())
+    def _keep_wide(self, sample: tuple[int, int, int]) -> None:
+        """Of many such samples the narrowest is believed, as far as it goes: where a clock is read slowly there are
+        no others."""
+        self._wide.append(sample)
+        if len(self._wide) == SAMPLES:
+            offset, width, at_ns = min(self._wide, key=_WIDTH)
+            since_ns, self._sure_ns = max(self._sure_ns, self._since_ns[-1]), at_ns
+            self._wide.clear()
+            # Each is off by half its width at most, wherever between its two readings it was disturbed.
+            self._believe(offset, width, max(STEP_NS, width, self._width_ns), since_ns)
+
+    def _believe(self, offset: int, width: int, step_ns: int, since_ns: int) -> None:
+        """A larger change than `step_ns` means that the clock was set, some time after `since_ns`."""
+        if abs(offset - self._offset_ns) > step_ns:
+            self._offset_ns, self._width_ns = offset, width
+            self.steps += 1
+            self._doubtful = True
+            self._wide.clear()
+            self._begin_epoch(None, since_ns)
+        elif self._doubtful:
+            self._doubtful = False
+            self._begin_epoch(self._offset_ns, time.monotonic_ns())
+
+    def _begin_epoch(self, offset_ns: int | None, since_ns: int) -> None:
+        self._since_ns.append(since_ns)
         self._epochs.append(offset_ns)
 
     def received_ns(self, stamps: Sequence[bytes], read_ns: array[int]) -> NDArray[np.int64]:

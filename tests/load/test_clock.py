@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvbench.load.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS, Clock, ask_for_receive_times
+from kvbench.load.clock import ANCILLARY_BYTES, SAMPLES, SO_TIMESTAMPNS, Clock, ask_for_receive_times
 
 
 def stamp(real_ns: int) -> bytes:
@@ -100,3 +100,60 @@ def test_a_clock_that_was_set_is_noticed_once_and_its_stamps_are_passed_over(
     # What was read before the clock was set keeps the offset of then, whenever it is looked at.
     assert before[0] - clock.received_ns([stamped_before], before)[0] == pytest.approx(10**6, abs=5 * 10**7)
     assert clock.unstamped == 1
+
+
+@pytest.fixture
+def slow_clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Reading the real-time clock takes 50 us, more than an undisturbed sample may; it is ahead by what the list
+    holds."""
+    ahead_ns = [0]
+    real = time.time_ns
+
+    def slow() -> int:
+        until_ns = time.monotonic_ns() + 50_000
+        while time.monotonic_ns() < until_ns:
+            pass
+        return real() + ahead_ns[0]
+
+    monkeypatch.setattr(time, "time_ns", slow)
+    return ahead_ns
+
+
+def test_where_reading_a_clock_is_slow_its_being_set_is_noticed_all_the_same(slow_clock: list[int]) -> None:
+    clock = Clock()
+    for _ in range(3 * SAMPLES):
+        clock.watch()
+    slow_clock[0] = -3_600 * 10**9
+    read = array("q", [time.monotonic_ns()])
+    told_ns = time.time_ns() - 10**6
+    for _ in range(2 * SAMPLES):  # the narrowest of the first half may be one from before
+        clock.watch()
+    assert clock.steps == 1
+    clock.received_ns([stamp(told_ns)], read)
+    assert clock.unstamped == 1, "read after the clock was set and before that was noticed"
+    for _ in range(SAMPLES):
+        clock.watch()
+    [at_ns] = received(clock, stamp(time.time_ns() - 10**6))
+    assert time.monotonic_ns() - at_ns == pytest.approx(10**6, abs=5 * 10**7)
+    assert (clock.steps, clock.unstamped) == (1, 1)
+
+
+def test_a_slow_clock_that_is_disturbed_was_not_set(slow_clock: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a scheduler that takes the processor away in the middle of every sample, now before and now after the
+    clock was read."""
+    clock = Clock()
+    slow = time.time_ns
+    count = 0
+
+    def disturbed() -> int:
+        nonlocal count
+        count += 1
+        time.sleep(0.002 if count % 2 else 0)
+        at_ns = slow()
+        time.sleep(0 if count % 2 else 0.002)
+        return at_ns
+
+    monkeypatch.setattr(time, "time_ns", disturbed)
+    for _ in range(4 * SAMPLES):
+        clock.watch()
+    assert clock.steps == 0
