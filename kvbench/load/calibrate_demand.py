@@ -1,7 +1,8 @@
 """What a workload asks of the client, against what the client was measured to take; tokens and events per second.
 
-One output token is counted as one streamed event, the most that servers send. Prompts count whole, with what
-sessions carry, although the beginnings that they share are made once.
+One output token is counted as one streamed event, the most that servers send, and every request with what it costs
+beside its tokens. Prompts count whole, with what sessions carry, although the beginnings that they share are made
+once.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Demand:
-    """Tokens per second in the busiest stretch, and what they cost."""
+    """Tokens and requests per second in the busiest stretch, and what they cost."""
 
     output_tokens_per_s: float
     prompt_tokens_per_s: float
+    requests_per_s: float
     cores: float
     """CPU that the client needs for them on the host that was calibrated."""
     slots: int | None = None
@@ -51,7 +53,8 @@ class Demand:
 
     def __str__(self) -> str:
         tokens = (
-            f"{self.output_tokens_per_s:,.0f} output tokens/s and {self.prompt_tokens_per_s:,.0f} prompt tokens/s"
+            f"{self.output_tokens_per_s:,.0f} output tokens/s and {self.prompt_tokens_per_s:,.0f} prompt tokens/s "
+            f"({self.requests_per_s:,.0f} requests/s)"
         )
         if self.slots is None:
             return f"the workload asks for {tokens} in its busiest {WINDOW_S:g} s"
@@ -65,19 +68,20 @@ def demand(schedule: Schedule, measured: Calibration, *, as_text: bool = False) 
     Later turns have no time of their own: they are spread evenly over the round.
     """
     if not schedule.requests:
-        return Demand(0.0, 0.0, 0.0, schedule.concurrency)
+        return Demand(0.0, 0.0, 0.0, 0.0, schedule.concurrency)
     outputs = np.array([request.output_tokens for request in schedule.requests], np.float64)
     prompts = np.array(schedule.prompt_tokens()[len(schedule.prime) :], np.float64)
     made_per_s = measured.text_prompt_tokens_per_s if as_text else measured.prompt_tokens_per_s
-    costs = outputs / measured.capacity_events_per_s + prompts / made_per_s
-    amounts = np.stack([outputs, prompts, costs])
+    costs = outputs / measured.capacity_events_per_s + prompts / made_per_s + (measured.request_cpu_s or 0.0)
+    amounts = np.stack([outputs, prompts, np.ones(len(costs)), costs])
     if schedule.concurrency is not None:
         held_s = sum(FIRST_S + GAP_S * (r.output_tokens - 1) + r.think_s for r in schedule.requests)
         per_s = amounts.sum(axis=1) * schedule.concurrency / held_s
-        return Demand(float(per_s[0]), float(per_s[1]), float(per_s[2]), schedule.concurrency)
-    at_s = np.array([np.nan if r.intended_s is None else r.intended_s for r in schedule.requests], np.float64)
-    per_s = _busiest(at_s, amounts, max(schedule.duration_s, 1e-9))
-    return Demand(float(per_s[0]), float(per_s[1]), float(per_s[2]))
+    else:
+        times = [np.nan if request.intended_s is None else request.intended_s for request in schedule.requests]
+        per_s = _busiest(np.array(times, np.float64), amounts, max(schedule.duration_s, 1e-9))
+    output_tokens, prompt_tokens, requests, cores = per_s.tolist()
+    return Demand(output_tokens, prompt_tokens, requests, cores, schedule.concurrency)
 
 
 def _busiest(at_s: Floats, amounts: Floats, duration_s: float) -> Floats:

@@ -36,7 +36,7 @@ STAND_IN_WHOLE_S = 18.0
 """About one round of each arm with the stand-in: start, launch, load, clean-up."""
 STOP_AFTER_S = 1.0
 """The stand-in takes so long to end, so that its stop is hit often, too."""
-CALIBRATION_S = 6.0
+CALIBRATION_S = 10.0
 """At the beginning, on a host that kvbench has not been on before."""
 ENGINE_WHOLE_S = 45.0
 """The same with the real engine: two engine starts, priming and load."""

@@ -20,6 +20,7 @@ MEASURED = Calibration(
     capacity_events_per_s=20_000,
     prompt_tokens_per_s=10_000_000,
     text_prompt_tokens_per_s=2_000_000,
+    request_cpu_s=0.0,
     timestamp_error_p50_s=1e-5,
     timestamp_error_p99_s=1e-4,
     send_lag_p50_s=1e-4,
@@ -38,6 +39,7 @@ def test_the_host_is_calibrated_once_and_everything_is_gone_afterwards(tmp_path:
     assert measured.prompt_tokens_per_s > measured.text_prompt_tokens_per_s > 100_000
     assert 0 <= measured.timestamp_error_p50_s <= measured.timestamp_error_p99_s < 1
     assert measured.send_lag_p50_s <= measured.send_lag_p99_s < 1
+    assert 1e-5 < measured.request_cpu_s < 1e-2
     assert [text.partition(" ")[0].rstrip(":") for text in told] == ["calibrating", "calibrated"]
     assert _children() == before
 
@@ -56,6 +58,19 @@ def _children() -> set[str]:
 def test_a_kept_calibration_is_read(tmp_path: Path) -> None:
     (tmp_path / f"{_host_key()}.json").write_text(MEASURED.model_dump_json())
     assert calibrated(pytest.fail, directory=tmp_path) == MEASURED
+
+
+def test_a_calibration_that_does_not_know_what_a_request_costs_is_made_anew_and_the_better_figures_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"{_host_key()}.json"
+    path.write_text(MEASURED.model_dump_json(exclude={"request_cpu_s"}))
+    assert Calibration.model_validate_json(path.read_bytes()).request_cpu_s is None
+    busy = MEASURED.model_copy(update={"capacity_events_per_s": 9_000.0, "request_cpu_s": 3e-4})
+    monkeypatch.setattr("kvbench.load.calibrate.calibrate", lambda: busy)
+    known = MEASURED.model_copy(update={"request_cpu_s": 3e-4})
+    assert calibrated(lambda _: None, directory=tmp_path) == known
+    assert calibrated(pytest.fail, directory=tmp_path) == known
 
 
 def test_before_a_workload_is_refused_the_host_is_calibrated_again_and_the_better_figure_kept(
@@ -106,6 +121,18 @@ class TestDemand:
         with pytest.raises(InputError, match="1,310,720 prompt tokens/s") as refused:
             require_capacity(as_text, Crew(), cores=2)
         assert "--workers 2" in str(refused.value)
+
+    def test_counts_a_request_beside_its_tokens(self) -> None:
+        """Given answers of one token, then it is the requests that are too much for one worker."""
+        measured = MEASURED.model_copy(update={"request_cpu_s": 2e-4})
+        short = schedule(*(request(i, i / 5000, output_tokens=1) for i in range(5000)), for_s=1.0)
+        needed = demand(short, measured)
+        assert needed.output_tokens_per_s == needed.requests_per_s == pytest.approx(5000)
+        assert needed.cores == pytest.approx(5000 / 20_000 + 5000 * 20 / 10_000_000 + 5000 * 2e-4)
+        with pytest.raises(InputError, match=r"5,000 requests/s") as refused:
+            require_capacity(needed, Crew(), cores=4)
+        assert "--workers 3" in str(refused.value)
+        require_capacity(demand(short, MEASURED), Crew(), cores=1)
 
     def test_looks_for_the_stretch_in_which_outputs_and_prompts_together_are_most(self) -> None:
         answers = [request(i, 5.0 + i / 100, output_tokens=100) for i in range(100)]
