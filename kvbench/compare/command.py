@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from kvbench.compare.capacity import check_client
 from kvbench.compare.difference import refuse_differences, show_differences
 from kvbench.compare.ledgers import rebuild_ledgers
 from kvbench.compare.plan import plan_comparison, refuse, show_plan
@@ -79,6 +80,7 @@ def compare(
     warnings = [*warnings, *check_host(experiment.arms, lambda line: say(console, line))]
     show_differences(console, plan.differences)
     refuse_differences(experiment)
+    check_client(experiment.arms, experiment.workload, crew, lambda line: say(console, line))
     manifest = new_manifest(experiment, warnings, predicted.records).model_copy(update={"crew": crew})
     journal = _begin(out, "-vs-".join(p.name for p in experiment.arms)[:80], manifest, predicted)
     with journal.run.held():
@@ -141,6 +143,7 @@ def run(
     """Record one arm."""
     RunDirectory.check_writable(out)
     warnings = check_host([profile], lambda line: say(console, line))
+    check_client([profile], workload, crew, lambda line: say(console, line))
     manifest = single_arm_manifest(profile, workload, rounds, warnings).model_copy(update={"crew": crew})
     journal = _begin(out, profile.name, manifest)
     with journal.run.held():
