@@ -1,4 +1,4 @@
-"""One request at a time at a server that behaves as told: framing, failures, connections, TLS, addresses."""
+"""One request at a time at a server that behaves as told: framing, failures, connections, addresses."""
 
 from __future__ import annotations
 
@@ -121,8 +121,10 @@ def _whole_answer(kind: str) -> bytes:
     return head + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + end
 
 
-@pytest.mark.parametrize("kind", ["chunked", "length", "gzip", "crlf", "interim"])
-def test_an_answer_cut_in_two_anywhere_is_the_same_answer(kind: str, tmp_path: Path) -> None:
+def cut_in_two_anywhere(
+    kind: str, out: Path, *, server_side: ssl.SSLContext | None = None, client_side: ssl.SSLContext | None = None
+) -> None:
+    """An answer is the same answer at whichever byte it is cut, and its connection is used again."""
     whole = _whole_answer(kind)
 
     def cut(sent: Request, peer: Peer) -> None:
@@ -133,13 +135,18 @@ def test_an_answer_cut_in_two_anywhere_is_the_same_answer(kind: str, tmp_path: P
 
     cuts = [request(i, None, output_tokens=2) for i in range(1, len(whole))]
     planned = schedule(*cuts, concurrency=8, for_s=60.0)
-    with ScriptedServer(cut) as server:
-        played = play(planned, server.url, tmp_path)
+    with ScriptedServer(cut, tls=server_side) as server:
+        played = play(planned, server.url, out, tls=client_side)
     assert played.requests["error"].isna().all(), played.requests["error"].dropna().iloc[0]
     assert (played.requests["output_tokens_received"] == 2).all()
     assert played.requests["output_digest"].nunique() == 1
     assert (played.requests["prompt_tokens_engine"] == 20).all()
     assert server.connections == 8  # so each was known to be over, and not before
+
+
+@pytest.mark.parametrize("kind", ["chunked", "length", "gzip", "crlf", "interim"])
+def test_an_answer_cut_in_two_anywhere_is_the_same_answer(kind: str, tmp_path: Path) -> None:
+    cut_in_two_anywhere(kind, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -299,31 +306,6 @@ def test_a_name_with_several_addresses_is_tried_to_its_end(tmp_path: Path) -> No
             "ok",
             "ok",
         ]
-
-
-def test_tls_keeps_the_kernels_receive_times(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    key, cert = certificate
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    trusting = ssl.create_default_context(cafile=str(cert))
-    big = request(1, 0.05, segments=(Segment(3, 60_000),), output_tokens=4)
-    with ScriptedServer(Normal(gap_s=0.01), tls=context) as server:
-        played = play(schedule(request(0), big, request(2, 0.2)), server.url, tmp_path, tls=trusting)
-    assert played.requests["error"].isna().all()
-    assert played.row(0)["output_tokens_received"] == 4
-    assert played.figures["unstamped_reads_share"] == 0
-    assert len(next(r for r in server.requests if len(r.prompt) > 20).prompt) == 60_000
-
-
-def test_tls_refuses_a_certificate_that_nobody_vouches_for(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    key, cert = certificate
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    with ScriptedServer(Normal(), tls=context) as server:
-        played = play(schedule(request(0)), server.url, tmp_path)
-    assert played.row(0)["error"].startswith("connect: ")
-    assert "CERTIFICATE_VERIFY_FAILED" in played.row(0)["error"]
-    assert server.requests == []
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "127.0.0.1:8000", "http://", "http://h:99999", "http://ünicode/"])
