@@ -94,6 +94,7 @@ def instrument(comparison: Comparison, case: Case) -> Instrument:
         multi_token_event_share=float(np.mean(known)) if known else None,
         workers=_largest(side.load.get("workers") for side in rounds),
         worker_clock_error_s=_largest(side.load.get("worker_clock_error_max_s") for side in rounds),
+        worker_clock_offset_s=_largest(side.load.get("worker_clock_offset_max_s") for side in rounds),
     ).model_copy(update=of_the_driver | counted)
 
 

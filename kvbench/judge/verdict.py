@@ -138,6 +138,9 @@ class Instrument(JudgeModel):
     """Processes that played the load, where there were several."""
     worker_clock_error_s: float | None = None
     """How far the start of a worker on another machine may have been from the common one; 0 on one machine."""
+    worker_clock_offset_s: float | None = None
+    """How far the monotonic clock of such a worker was from the master's, by measurement; starts are put right by
+    it, and the error above is what it may be wrong by. None: no worker joined."""
 
 
 class CandidateVerdict(JudgeModel):

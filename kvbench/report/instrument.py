@@ -68,6 +68,7 @@ def _workers(instrument: Instrument) -> tuple[Figure, ...]:
     return (
         Figure("load workers", f"{instrument.workers:g}", detail=instrument.workers <= 1),
         *_measured("their starts apart by at most", apart, "s", detail=not apart),
+        *_measured("their clocks apart, put right", instrument.worker_clock_offset_s, "s", detail=True),
     )
 
 

@@ -47,6 +47,14 @@ def test_what_changes_the_meaning_of_times_is_told_of_all_rounds_together() -> N
     assert (found.resent_on_stale_connection, found.substituted_turns, found.uncounted_outputs) == (1.0, 7.0, 5.0)
 
 
+def test_the_clocks_of_workers_elsewhere_are_told_with_what_that_may_be_wrong_by() -> None:
+    pairs = candidate_edited(late)
+    pairs = with_baseline(pairs, 0, load={"worker_clock_offset_max_s": 7.5, "worker_clock_error_max_s": 0.0004})
+    pairs = with_candidate(pairs, 2, load={"worker_clock_offset_max_s": 7.6, "worker_clock_error_max_s": 0.0002})
+    found = figures(comparison(pairs))
+    assert (found.worker_clock_offset_s, found.worker_clock_error_s) == (7.6, 0.0004)
+
+
 def test_without_requests_the_instrument_has_no_figures() -> None:
     requests, tokens = request_rows([])
     empty = arm_round("a", 1, requests, tokens, scrapes=replace(SCRAPES, supported=False))

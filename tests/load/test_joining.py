@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,8 +123,8 @@ class TestFromElsewhere:
             knocking.join()
         self.check(result, tmp_path, rows=40)
 
-    def check(self, result: LoadResult, out: Path, *, rows: int) -> None:
-        """Both processes ran on this machine, so the true offset is zero."""
+    def check(self, result: LoadResult, out: Path, *, rows: int, offset_s: float = 0.0) -> None:
+        """Both processes ran on this machine, so the true offset is zero, or what the worker's clock was given."""
         assert result.faults == ()
         assert result.complete
         recorded = pd.read_parquet(out / "requests.parquet")
@@ -132,8 +133,9 @@ class TestFromElsewhere:
         assert set(recorded["status"]) == {"ok"}
         _, joined = json.loads((out / "load.json").read_text())["by_worker"]
         assert not joined["local"]
-        assert abs(joined["clock_offset_s"]) <= joined["clock_error_s"]
-        assert abs(joined["clock_offset_after_s"]) <= joined["clock_error_s"]
+        assert abs(joined["clock_offset_s"] - offset_s) <= joined["clock_error_s"]
+        assert abs(joined["clock_offset_after_s"] - offset_s) <= joined["clock_error_s"]
+        assert result.figures["worker_clock_offset_max_s"] == pytest.approx(abs(joined["clock_offset_s"]), abs=1e-9)
         assert 0 < joined["clock_error_s"] == result.figures["worker_clock_error_max_s"]
 
     def test_without_the_right_secret_it_is_turned_away_and_the_round_does_not_count(
@@ -214,13 +216,32 @@ def other_machine() -> Iterator[tuple[str, str]]:
         run_ip("netns", "delete", name)
 
 
-def test_two_machines_play_one_schedule(other_machine: tuple[str, str], tmp_path: Path, secret: str) -> None:
+def with_clock_ahead(ahead_s: float) -> tuple[str, ...]:
+    """Words that start a command under a monotonic clock so far ahead of ours, as another machine's may be."""
+    if not ahead_s:
+        return ()
+    words = ("unshare", "--time", "--monotonic", f"{ahead_s:.0f}")
+    if shutil.which("unshare") is None:
+        pytest.skip("a clock of its own needs unshare of util-linux")
+    asked = [*words, sys.executable, "-c", "import time; print(time.monotonic())"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if told.returncode or float(told.stdout) < time.monotonic() + ahead_s / 2:
+        pytest.skip(f"no time namespaces here: {told.stderr.strip() or 'the clock stayed as it was'}")
+    return words
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 86_400.0])
+def test_two_machines_play_one_schedule(
+    ahead_s: float, other_machine: tuple[str, str], tmp_path: Path, secret: str
+) -> None:
     name, address = other_machine
     port = free_port()
     with ScriptedServer(Normal(), host=address) as server:
-        inside = ("ip", "netns", "exec", name)
+        inside = ("ip", "netns", "exec", name, *with_clock_ahead(ahead_s))
         with joining_worker(f"{address}:{port}", secret, "--rounds", "1", inside=inside) as worker:
             result = play(steady(40, 0.05), server.url, tmp_path, crew(port, host=address))
             assert worker.wait(15) == 0
-    TestFromElsewhere().check(result, tmp_path, rows=40)
+    TestFromElsewhere().check(result, tmp_path, rows=40, offset_s=ahead_s)
+    sent_s = pd.read_parquet(tmp_path / "requests.parquet").set_index("id")["sent_s"]
+    assert (sent_s - 0.05 * sent_s.index).abs().max() < 1.0, "both began at the same instant"
     assert {sent.peer for sent in server.requests} == {address, "10.251.77.2"}

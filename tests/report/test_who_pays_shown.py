@@ -222,4 +222,7 @@ def test_workers_are_on_the_terminal_only_when_there_are_several(go: ReportData)
     assert re.search(r"load workers +2\b", shown(workers=2.0, worker_clock_error_s=0.0))
     assert "their starts apart" not in shown(workers=2.0, worker_clock_error_s=0.0)
     assert "their starts apart" in shown(workers=2.0, worker_clock_error_s=0.0004)
+    joined = {"workers": 2.0, "worker_clock_error_s": 0.0004, "worker_clock_offset_s": 12.5}
+    assert "their clocks apart" not in shown(**joined)
+    assert "| their clocks apart, put right | 12.5 s |" in render_markdown(with_instrument(go, **joined))
     assert "| load workers | 1 |" in render_markdown(with_instrument(go, workers=1.0, worker_clock_error_s=0.0))
