@@ -25,7 +25,7 @@ from kvbench.report.hits import ledger_table, source_table
 from kvbench.report.host import host_tables
 from kvbench.report.streams import say
 from kvbench.report.terminal import plain_table
-from kvbench.report.view import CLOSED_LOOP
+from kvbench.report.view import CLOSED_LOOP, CLOSED_LOOP_SENT
 from kvbench.spec.quantity import show_seconds
 
 __all__ = ["class_figures", "show_summary", "summarise"]
@@ -105,7 +105,7 @@ def show_summary(console: Console, manifest: Manifest, summary: dict[str, object
         table.add_row(name, f"{figures['requests']:,}", f"{figures['failed']:,}", *cells)
     console.print(table)
     if manifest.workload.arrivals.process == "closed":
-        console.print(f"closed loop: {CLOSED_LOOP}", markup=False)
+        console.print(f"closed loop: {CLOSED_LOOP}; {CLOSED_LOOP_SENT}", markup=False)
     sources = summary["sources"]
     assert isinstance(sources, dict)  # noqa: S101 - made above
     shares = ", ".join(f"{n} {'not told' if v is None else f'{v:,.0f}'}" for n, v in sources.items())

@@ -52,6 +52,10 @@ from kvbench.spec.workload import Phase, Workload
 __all__ = ["view"]
 
 CLOSED_LOOP = "a slow answer delays the next request, so its tails say nothing about an arrival rate"
+CLOSED_LOOP_SENT = (
+    "which requests are sent depends on the server and on the number of workers, each of which has slots and a "
+    "queue of its own"
+)
 
 
 def view(data: ReportData) -> ReportView:
@@ -84,7 +88,7 @@ def _emulated(arms: Iterable[ArmFacts]) -> list[str]:
 
 
 def _closed(workload: Workload) -> list[str]:
-    return [f"Closed loop: {CLOSED_LOOP}."] if workload.arrivals.process == "closed" else []
+    return [f"Closed loop: {CLOSED_LOOP}; {CLOSED_LOOP_SENT}."] if workload.arrivals.process == "closed" else []
 
 
 def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:

@@ -131,9 +131,9 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Played]:
-    """The same schedule by 1, 2 and 4 workers."""
+    """The same schedule by 1, 2, 4 and 8 workers."""
     found = {}
-    for workers in (1, 2, 4):
+    for workers in (1, 2, 4, 8):
         out = tmp_path_factory.mktemp(f"workers-{workers}")
         with ScriptedServer(of_its_prompt) as server:
             result = play(mixed(), server.url, out, Crew(local=workers))
@@ -149,7 +149,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Played]:
 
 
 class TestOneClient:
-    @pytest.mark.parametrize("workers", [2, 4])
+    @pytest.mark.parametrize("workers", [2, 4, 8])
     def test_the_same_requests_go_out_at_the_same_times(self, played: dict[int, Played], workers: int) -> None:
         one, several = played[1].requests, played[workers].requests
         same = ["id", "class", "session", "turn", "prompt_digest", "output_digest", "status", "intended_basis"]
@@ -171,7 +171,7 @@ class TestOneClient:
             for other in (own + 0.04, own * 1.5, own * 0 + own.mean()):
                 assert ks_2samp(own, other).pvalue < KS_LEVEL
 
-    @pytest.mark.parametrize("workers", [1, 2, 4])
+    @pytest.mark.parametrize("workers", [1, 2, 4, 8])
     def test_there_is_one_result_whatever_their_number(self, played: dict[int, Played], workers: int) -> None:
         it = played[workers]
         assert it.result.complete

@@ -25,7 +25,8 @@ def test_a_closed_loop_is_marked_as_one_that_says_nothing_about_an_arrival_rate(
     figures, warnings = offered(go, arrivals={"process": "closed", "closed": {"concurrency": 8}})
     assert figures["arrivals"].startswith("closed loop, 8 at once: ")
     assert "say nothing about an arrival rate" in figures["arrivals"]
-    assert any(warning.startswith("Closed loop: ") for warning in warnings)
+    (note,) = [warning for warning in warnings if warning.startswith("Closed loop: ")]
+    assert "depends on the server and on the number of workers" in note
     assert not any("losed loop" in warning for warning in offered(go)[1])
 
 
