@@ -193,6 +193,8 @@ def _keep_engine(profile: Profile, directory: Path, console: Console) -> NoRetur
         raise EngineError(f"{profile.name} stopped by itself: {state.detail}", do=f"see its log, {launch.log}")
     finally:
         engine.stop()
+        for remark in engine.remarks():
+            say(console, f"{profile.name}: {remark}")
 
 
 def _begin(out: Path, name: str, manifest: Manifest, predicted: Predicted = NOTHING_PREDICTED) -> Journal:

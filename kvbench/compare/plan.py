@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -13,6 +15,7 @@ from kvbench.engine.traps import named_traps
 from kvbench.errors import InputError
 from kvbench.judge.phases import measured_end, measured_start
 from kvbench.judge.sample_check import check_sample, check_windows, scarce
+from kvbench.judge.together import conversations, mean_place
 from kvbench.plan.profile_geometry import kv_bytes_per_token
 from kvbench.plan.profile_sources import profile_sources
 from kvbench.report.plain import plain
@@ -144,8 +147,19 @@ def _refused(experiment: Experiment, first: Schedule | None) -> list[str]:
         others = range(2, rules.rounds.max + 1)
         schedules += [_schedule(experiment, index, known) for index in others]
     fewest, staying = (_fewest([_measured(each, staying=only) for each in schedules]) for only in (False, True))
-    carried = check_sample(rules, _measured(schedule), fewest, staying)
+    carried = check_sample(rules, _measured(schedule), fewest, staying, _taken(schedule))
     return [*carried, *check_windows(rules, _due(schedule), *span_s)]
+
+
+def _taken(schedule: Schedule) -> dict[str, float]:
+    """By class and of all: how many requests a turn that fails takes along, those of its session after it."""
+    sessions: dict[str, list[float]] = {"all": []}
+    for request in schedule.requests:
+        if request.measured:
+            session = math.nan if request.session is None else float(request.session)
+            sessions.setdefault(request.class_, []).append(session)
+            sessions["all"].append(session)
+    return {name: mean_place(conversations([np.array(of_class)])) for name, of_class in sessions.items()}
 
 
 def _fewest(counts: Sequence[dict[str, int]]) -> dict[str, int]:

@@ -35,9 +35,8 @@ def judge_evidence(case: Case) -> list[Ruling]:
 
     Any piece of evidence that is refuted is a NO_GO, so that those which chance may refute are a family: rules that
     are decided by an interval, and the tests of hits (two, where there are several new tiers). A rule is refuted at
-    the level divided by their number, and by its bounds (`each_bound`); `judge_hits` is given none and keeps its
-    own. Shown must be all of them, each at the level of one. Promoted tokens are counted and held against what the
-    schedule asks for: no chance, no level.
+    the level divided by their number, and by its bounds (`each_bound`). Shown must be all of them, each at the
+    level of one. Promoted tokens are counted and held against what the schedule asks for: no chance, no level.
     """
     rules = case.comparison.rules.evidence
     if not case.added_tiers:
@@ -55,7 +54,7 @@ def judge_evidence(case: Case) -> list[Ruling]:
     rulings = [
         _promoted(question) if question.rule.metric == COUNTED else rule_on(question) for question in questions
     ]
-    return [*rulings, judge_hits(case)]
+    return [*rulings, judge_hits(case, refuted)]
 
 
 def _refutable(asked: Sequence[EvidenceRule], case: Case) -> int:

@@ -31,22 +31,24 @@ DECIDED: dict[Status, str] = {
 }
 
 
-def judge_hits(case: Case) -> Ruling:
+def judge_hits(case: Case, refuted: float) -> Ruling:
     """Hits of all new tiers together; of several, also those of the newest alone where they are proven slower: the
     tiers before it may hide that. Which tier served a request only a ledger tells that the counters bear out.
+
+    `refuted`: the one-sided level of each of the two tests at which hits are slower.
     """
     served = [_served(pair) for pair in case.pairs]
-    together = _judged(case, served, None)
+    together = _judged(case, served, None, refuted)
     newest = case.newest_tier if len(case.added_tiers) > 1 else None
     alone = None
     if newest is not None and together is not None and case.trusts_ledgers:
-        alone = _judged(case, served, newest)
+        alone = _judged(case, served, newest, refuted)
     if alone is not None and alone.result.status == "fail":
         return alone
     return together if together is not None else _unknown(case)
 
 
-def _judged(case: Case, served: list[_Served], tier: str | None) -> Ruling | None:
+def _judged(case: Case, served: list[_Served], tier: str | None, refuted: float) -> Ruling | None:
     """The median log ratio of a round is its figure; rounds with too few such requests say nothing. None: all have
     too few.
 
@@ -61,7 +63,7 @@ def _judged(case: Case, served: list[_Served], tier: str | None) -> Ruling | Non
         units.average(ratios),
         units.look,
         confidence=case.confidence,
-        levels=Levels(case.alpha, case.alpha),
+        levels=Levels(refuted, case.alpha),
     )
     status = status_of(found.decision, 0.0, upper=True)
     result = RuleResult(
@@ -82,7 +84,7 @@ def _judged(case: Case, served: list[_Served], tier: str | None) -> Ruling | Non
     )
     if status != "unknown":
         return Ruling(result)
-    level = nominal_level(case.alpha, units.look.at_end)
+    level = nominal_level(refuted if found.mean > 0 else case.alpha, units.look.at_end)
     if not level:
         return Ruling(result)
     needed = units_needed(found.mean, found.spread, found.units, alpha=level, confidence=case.confidence)
