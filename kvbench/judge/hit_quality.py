@@ -15,7 +15,7 @@ import numpy as np
 from kvbench.judge import wording
 from kvbench.judge.case import Case, JudgedRound
 from kvbench.judge.columns import Bools, Floats, Rows, median, rows
-from kvbench.judge.movement import lookup_wait, movement, preemptions, read_bytes, tier_lives, written_bytes
+from kvbench.judge.movement import lookup_wait, moved_bytes, movement, preemptions, tier_lives, written_bytes
 from kvbench.judge.neighbours import neighbours
 from kvbench.judge.paired import Levels, estimate
 from kvbench.judge.quality import HitQuality, SourceTtft, TierWorth, TokenCost
@@ -256,7 +256,7 @@ def _worth(case: Case, fit: MixFit, priced: Sequence[_Priced], tier: Literal["ho
     count = len(case.pairs)
     even, total = fit.break_even(tier), float(saved.sum())
     behind = sum(float(t.sum()) for each in priced for _, t in each.saved.values())
-    counted = read_bytes([pair.candidate for pair in case.pairs], tier, tokens / behind)
+    counted = moved_bytes([pair.candidate for pair in case.pairs], tier, tokens / behind)
     return TierWorth(
         tier=tier,
         requests=len(saved),

@@ -11,7 +11,7 @@ from kvbench.judge.case import JudgedRound
 from kvbench.judge.phases import measured_start
 from kvbench.judge.quality import Movement, TierLives
 
-__all__ = ["CASCADE", "lookup_wait", "movement", "preemptions", "read_bytes", "tier_lives", "written_bytes"]
+__all__ = ["CASCADE", "lookup_wait", "moved_bytes", "movement", "preemptions", "tier_lives", "written_bytes"]
 
 CASCADE = "host to disk (cascade)"
 WAYS = {
@@ -76,7 +76,7 @@ def written_bytes(rounds: Sequence[JudgedRound]) -> float | None:
     return total / len(rounds) if total else None
 
 
-def read_bytes(rounds: Sequence[JudgedRound], tier: str, share: float) -> float | None:
+def moved_bytes(rounds: Sequence[JudgedRound], tier: str, share: float) -> float | None:
     """Out of a tier, in whole chunks and used or not, as the engine counts; None: it does not count that.
 
     Loads to the device are counted whatever tier they came from: `share` of their tokens came from this one.

@@ -105,7 +105,8 @@ def comparison(requests: int, rounds: int) -> Comparison:
     def side(arm: str, index: int) -> ArmRound:
         told = ledger(requests // rounds, arm, index)
         made = tables(requests // rounds, arm, index, told)
-        return build.arm_round(arm, index, *made, sources=(1, 2, 3, 4), ledger=told)
+        counted = [told[source].sum() for source in ("device", "host", "disk", "computed")]
+        return build.arm_round(arm, index, *made, sources=counted, ledger=told)
 
     pairs = [RoundPair(index, side("base", index), side("tiered", index)) for index in range(1, rounds + 1)]
     return build.comparison(pairs, rules(rounds))
