@@ -254,7 +254,9 @@ KNOWN: tuple[KnownFailure, ...] = (
     ),
     KnownFailure(
         "threads",
-        r"can't start new thread|Resource temporarily unavailable: fork|\[Errno 24\] Too many open files",
+        # Not vLLM's warning at every start, which names the error that a low limit may lead to.
+        r"can't start new thread|Resource temporarily unavailable: fork"
+        r"|(?<!like `OSError: )\[Errno 24\] Too many open files",
         "this user's limit on processes or open files is reached",
         "raise `ulimit -u` or `ulimit -n`",
     ),
@@ -325,6 +327,18 @@ KNOWN: tuple[KnownFailure, ...] = (
         "memory",
         r"Failed core proc\(s\): \{[^}\n]*: -9\b",
         _KILLED,
+        _AFTER_A_KILL,
+    ),
+    KnownFailure(
+        "memory",
+        r"(?s)\A(?!.*\(Worker[^\n]*ERROR).*WorkerProc initialization failed due to an exception in a background",
+        "a worker ended without a word, as a process does that the kernel kills when memory runs out",
+        _AFTER_A_KILL,
+    ),
+    KnownFailure(
+        "memory",
+        r"(?s)\A(?!.*\(EngineCore[^\n]*ERROR).*engine core exited unexpectedly",
+        "its engine core ended without a word, as a process does that the kernel kills when memory runs out",
         _AFTER_A_KILL,
     ),
 )

@@ -206,6 +206,45 @@ def test_a_sigkill_from_outside_is_told_as_what_it_usually_is() -> None:
     assert explain(logged(WRAPPER), exit_code=1).id is None
 
 
+WARNED = (
+    "(APIServer pid=8) WARNING 11-30 21:55:06 [system_utils.py:255] Found ulimit of 20000 and failed to "
+    "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors like "
+    "`OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n"
+)
+"""What vLLM 0.32 writes at every start under such a limit."""
+WORKER_GONE = (
+    "(EngineCore pid=9) ERROR 11-30 21:55:07 [core.py:1510] Exception: WorkerProc initialization failed due to an "
+    "exception in a background process. See stack trace for root cause."
+)
+CORE_GONE = (
+    "(APIServer pid=8) WARNING 11-30 21:54:49 [core_client.py:817] [shutdown] MPClient: engine core exited "
+    "unexpectedly; starting cleanup"
+)
+
+
+@pytest.mark.parametrize(
+    ("gone", "words", "own"),
+    [
+        (WORKER_GONE, "a worker ended without a word", "(Worker pid=7) ERROR [x.py:1] ValueError: something else"),
+        (
+            CORE_GONE,
+            "its engine core ended without",
+            "(EngineCore pid=9) ERROR [x.py:1] ValueError: something else",
+        ),
+    ],
+)
+def test_a_process_of_the_engine_that_was_killed_is_told_by_its_silence(gone: str, words: str, own: str) -> None:
+    """As the logs of a real engine were whose worker and whose core got SIGKILL."""
+    cause = explain(logged(WARNED, gone, WRAPPER), exit_code=1)
+    assert (cause.id, words in cause.says) == ("memory", True)
+    assert explain(logged(WARNED, own, gone), exit_code=1).id is None, "it told why"
+
+
+def test_a_warning_of_what_may_come_is_no_cause() -> None:
+    assert explain(logged(WARNED), exit_code=1).id is None
+    assert explain(logged(WARNED, "OSError: [Errno 24] Too many open files"), exit_code=1).id == "threads"
+
+
 def test_an_empty_log_is_no_error() -> None:
     assert explain("").lines == ()
 
