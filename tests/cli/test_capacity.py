@@ -9,6 +9,7 @@ import pytest
 from kvbench.load.calibrate import Calibration, _host_key
 from tests.cli.files import RULES, attached_profile, write
 from tests.cli.invoke import kvbench
+from tests.load.test_calibrate import MEASURED
 from tests.standin.server import Behaviour, stand_in
 
 TOO_MUCH = """\
@@ -21,18 +22,7 @@ classes:
 """
 """A million tokens a second, of a pool whose size only a running engine tells."""
 EMULATED = "name: {name}\nengine: {{kind: emulated, model: tiny}}\ntiers: {{device: {{blocks: 300}}}}\n"
-SMALL = Calibration(
-    capacity_events_per_s=1_000,
-    prompt_tokens_per_s=10_000_000,
-    text_prompt_tokens_per_s=2_000_000,
-    request_cpu_s=1e-3,
-    timestamp_error_p50_s=1e-5,
-    timestamp_error_p99_s=1e-4,
-    send_lag_p50_s=1e-4,
-    send_lag_p99_s=1e-3,
-    events=1,
-    measured_unix_s=0.0,
-)
+SMALL = MEASURED.model_copy(update={"capacity_events_per_s": 1_000, "request_cpu_s": 1e-3})
 
 
 @pytest.fixture
