@@ -78,10 +78,8 @@ def start(
 ) -> None:
     """Start a profile's engine, prove its configuration, and keep it until Ctrl-C."""
     from kvbench.spec.loading import load_profile
-    from kvbench.spec.support import check_supported
 
     loaded = load_profile(profile)
-    check_supported(loaded)
     from kvbench.compare import command
 
     command.start_engine(loaded, console=people())

@@ -47,7 +47,6 @@ def probe(
     """Measure what a token costs from each source, and from which prefix length on a hit beats recompute."""
     from kvbench.probe.setting import Options
     from kvbench.spec.loading import load_profile
-    from kvbench.spec.support import check_supported
 
     options = Options(
         lengths=_lengths(lengths),
@@ -56,7 +55,6 @@ def probe(
         background_per_s=None if background is None else _positive("--background", background, "per second"),
     )
     loaded = load_profile(profile)
-    check_supported(loaded)
     from kvbench.probe.command import probe_profile
 
     console = people()

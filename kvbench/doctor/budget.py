@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from kvbench.doctor.check import Check, failed, passed, skipped, warned
 from kvbench.doctor.devices import chosen_gpus
 from kvbench.doctor.host import Host
-from kvbench.doctor.needs import chunk_tokens, embedded, longest_prompt, ranks
+from kvbench.doctor.needs import chunk_tokens, embedded, longest_prompt
 from kvbench.engine.emulated.sizes import emulation_of
+from kvbench.engine.ranks import ranks
 from kvbench.spec.emulation import Costs
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes, show_seconds

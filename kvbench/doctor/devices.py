@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvbench.doctor.host import Gpu, Host
-from kvbench.doctor.needs import ranks
+from kvbench.engine.ranks import ranks, replicas
 from kvbench.spec.container import ContainerSpec
 from kvbench.spec.profile import Profile
 
@@ -49,7 +49,9 @@ def chosen_gpus(profile: Profile, host: Host) -> ChosenGpus:
         unknown += lost
         chosen.append(f"{VISIBLE_DEVICES}: {named or 'empty'}")
     by = ", ".join(chosen)
-    return ChosenGpus(seen, seen[: ranks(profile)], by, tuple(unknown), _absent(host, by, unknown))
+    return ChosenGpus(
+        seen, seen[: ranks(profile) * replicas(profile)], by, tuple(unknown), _absent(host, by, unknown)
+    )
 
 
 def _visible_devices(profile: Profile, spec: ContainerSpec, host: Host) -> str | None:

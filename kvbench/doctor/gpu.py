@@ -7,7 +7,8 @@ from collections.abc import Callable
 from kvbench.doctor.check import Check, failed, passed, skipped, warned
 from kvbench.doctor.devices import ChosenGpus, chosen_gpus
 from kvbench.doctor.host import Gpu, Host
-from kvbench.doctor.needs import embedded, ranks
+from kvbench.doctor.needs import embedded
+from kvbench.engine.ranks import ranks, replicas
 from kvbench.plan.budget import UTILIZATION
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes
@@ -27,8 +28,8 @@ BUSY = 0.05
 
 
 def gpu(profile: Profile, host: Host) -> Check:
-    """As many GPUs as the profile has ranks, among those that its engine sees."""
-    needed, chosen = ranks(profile), chosen_gpus(profile, host)
+    """As many GPUs as the profile has ranks in all replicas, among those that its engine sees."""
+    needed, chosen = ranks(profile) * replicas(profile), chosen_gpus(profile, host)
     container = profile.engine.container
     if profile.engine.image is not None and container is not None and container.gpus == "none":
         return skipped("gpu", f"the container is given no GPU ({chosen.by})")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvbench.doctor.host import ModelFiles
+from kvbench.engine.lmcache import has_server
+from kvbench.engine.ranks import ranks, replicas
 from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT
 from kvbench.spec.fitness import block_tokens, usual_block_tokens
 from kvbench.spec.profile import Profile
@@ -16,7 +18,6 @@ __all__ = [
     "embedded",
     "longest_prompt",
     "needs_of",
-    "ranks",
     "region_bytes",
     "shm_bytes",
 ]
@@ -40,7 +41,7 @@ class Needs:
     """Host memory by what it is for."""
 
     tier: int
-    """The host tier, over all ranks."""
+    """The host tier, over all ranks and replicas; an LMCache server's is one for all."""
     device: int
     """The device tier, where it lies in host memory (the embedded engine)."""
     weights: int
@@ -58,21 +59,11 @@ def embedded(profile: Profile) -> bool:
     return profile.engine.environment == EMBEDDED_ENVIRONMENT
 
 
-def ranks(profile: Profile) -> int:
-    """Processes with a share of the model each."""
-    count = 1
-    sizes = ("tensor-parallel-size", "tensor_parallel_size", "tp_size")
-    pipelines = ("pipeline-parallel-size", "pipeline_parallel_size", "pp_size")
-    for names in (sizes, pipelines):
-        given = next((value for name in names if (value := profile.engine.args.get(name)) is not None), 1)
-        count *= given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 1
-    return count
-
-
 def needs_of(profile: Profile, model: ModelFiles | None) -> Needs:
     """What has to be free before the start."""
-    tier = profile.tiers.host.size if profile.tiers.host is not None else 0
-    engine = ENGINE_ROOM_BYTES * ranks(profile)
+    pools = 1 if has_server(profile) else replicas(profile)
+    tier = pools * profile.tiers.host.size if profile.tiers.host is not None else 0
+    engine = ENGINE_ROOM_BYTES * replicas(profile) * ranks(profile)
     if not embedded(profile):
         return Needs(tier, 0, 0, engine)
     blocks, per_token = profile.tiers.device.blocks, model.kv_bytes_per_token if model is not None else None
@@ -93,7 +84,7 @@ def region_bytes(profile: Profile) -> int:
     """What the engine puts into `/dev/shm`, whosever that is."""
     host = profile.tiers.host
     region = host.size if host is not None and profile.engine.kind == "vllm" and host.via != "lmcache" else 0
-    return region + (NCCL_SHM_BYTES if ranks(profile) > 1 else 0)
+    return replicas(profile) * (region + (NCCL_SHM_BYTES if ranks(profile) > 1 else 0))
 
 
 def chunk_tokens(profile: Profile) -> int:

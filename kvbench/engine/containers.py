@@ -14,7 +14,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,17 @@ from kvbench.engine.base import Progress, Rendered
 from kvbench.engine.container_processes import reached_by
 from kvbench.engine.container_remains import LABEL, REACHED_BY, Container, ask_runtime, client_environment, reason
 from kvbench.engine.leases import MARKER
+from kvbench.engine.ranks import replicas
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.container import ContainerSpec
 from kvbench.spec.profile import Profile
 
 __all__ = [
+    "LENDS_IPC",
     "Bind",
     "ImageFacts",
     "Setting",
+    "by_client",
     "container_of",
     "find_image",
     "hub_cache",
@@ -43,6 +46,9 @@ ULIMITS = {"memlock": -1, "stack": 64 * 2**20, "nofile": 65536}
 
 ENGINE_SHM_BYTES = 8 * 2**30
 """Queues between the engine's processes (vLLM: up to 250 MB each) and NCCL's; taken only when used."""
+
+LENDS_IPC = "shareable"
+"""An IPC namespace of the container's own, that others may be started in (docker's `run --ipc`, podman's, too)."""
 
 OBEYED = re.compile(rf"{'|'.join(REACHED_BY)}|PATH|LD_\w+|(DOCKER|CONTAINERS?|STORAGE|XDG)_\w+")
 """Variables that would lead the runtime's client astray were they set for it: to other containers, or to none."""
@@ -80,6 +86,8 @@ class Setting:
     binds: tuple[Bind, ...]
     needs_hub: bool
     """Whether the engine may fetch its model."""
+    ipc: str | None = None
+    """Its IPC namespace and `/dev/shm`: lent to others, or another container's (`container:NAME`)."""
 
 
 @dataclass(frozen=True)
@@ -217,11 +225,12 @@ def in_container(profile: Profile, rendered: Rendered, setting: Setting) -> Rend
         *(setting.container.runtime, "run", "--name", setting.container.name),
         *("--label", f"{LABEL}={setting.lease_id}", "--pull", "never", "--init", "--stop-timeout", "0"),
         *("--log-driver", "none", "--network", "host", "--security-opt", "no-new-privileges"),
-        *_device_options(profile, spec, Path(setting.container.runtime).name),
-        *_user_options(spec, Path(setting.container.runtime).name),
+        *_gpu_options(spec, Path(setting.container.runtime).name),
+        *_shm_options(profile, spec, setting.ipc),
+        *_limit_options(spec, Path(setting.container.runtime).name),
+        *_user_options(spec, Path(setting.container.runtime).name, setting.ipc),
         *_mount_options(binds),
-        *(word for name, value in own.items() for word in ("--env", f"{name}={value}")),
-        *(word for name in by_name for word in ("--env", name)),
+        *_variable_options(own, by_name),
         *spec.options,
         *("--entrypoint", entrypoint, image, *arguments),
     )
@@ -232,17 +241,30 @@ def in_container(profile: Profile, rendered: Rendered, setting: Setting) -> Rend
 def short_command(profile: Profile, container: Container, command: tuple[str, ...]) -> tuple[str, ...]:
     """`command` in a container that ends by itself and leaves nothing; the same for every call with this image.
 
-    It reads what it is given on stdin.
+    It reads what it is given on stdin, and has the profile's variables, most of them from its client (`by_client`).
     """
     spec, runtime = _spec(profile), Path(container.runtime).name
+    own = {name: value for name, value in profile.engine.env.items() if OBEYED.fullmatch(name)}
     return (
         *(container.runtime, "run", "--rm", "--interactive", "--pull", "never", "--network", "none"),
+        *("--init", "--stop-timeout", "0"),
         *_gpu_options(spec, runtime),
         *_limit_options(spec, runtime),
         *_mount_options(_asked(spec)),
+        *_variable_options(own, by_client(profile)),
         *spec.options,
         *("--entrypoint", command[0], profile.engine.image or "", *command[1:]),
     )
+
+
+def by_client(profile: Profile) -> dict[str, str]:
+    """Variables of the profile that the runtime's client has and hands on by name."""
+    return {name: value for name, value in profile.engine.env.items() if not OBEYED.fullmatch(name)}
+
+
+def _variable_options(by_value: Mapping[str, str], by_name: Iterable[str]) -> list[str]:
+    words = [*(f"{name}={value}" for name, value in by_value.items()), *by_name]
+    return [option for word in words for option in ("--env", word)]
 
 
 def _own_environment(rendered: Rendered, spec: ContainerSpec, setting: Setting) -> dict[str, str]:
@@ -271,10 +293,13 @@ def _mount(bind: Bind) -> str:
     return f"type=bind,source={bind.source},target={bind.target}" + (",readonly" if bind.read_only else "")
 
 
-def _device_options(profile: Profile, spec: ContainerSpec, runtime: str) -> list[str]:
-    host = profile.tiers.host.size if profile.tiers.host is not None else 0
-    shm = ("--shm-size", f"{spec.shm_size or host + ENGINE_SHM_BYTES}b")
-    return [*_gpu_options(spec, runtime), *shm, *_limit_options(spec, runtime)]
+def _shm_options(profile: Profile, spec: ContainerSpec, ipc: str | None) -> list[str]:
+    """A `/dev/shm` that is another container's has the size that this one was given."""
+    if ipc not in (None, LENDS_IPC):
+        return ["--ipc", str(ipc)]
+    host = replicas(profile) * profile.tiers.host.size if profile.tiers.host is not None else 0
+    size = ["--shm-size", f"{spec.shm_size or host + ENGINE_SHM_BYTES}b"]
+    return size if ipc is None else ["--ipc", ipc, *size]
 
 
 def _limit_options(spec: ContainerSpec, runtime: str) -> list[str]:
@@ -324,8 +349,10 @@ def _gpu_options(spec: ContainerSpec, runtime: str) -> list[str]:
     return ["--gpus", "all" if spec.gpus == "all" else f'"device={",".join(named)}"']  # docker reads a line of CSV
 
 
-def _user_options(spec: ContainerSpec, runtime: str) -> list[str]:
+def _user_options(spec: ContainerSpec, runtime: str, ipc: str | None) -> list[str]:
+    """Without root an IPC namespace can be shared only in the user namespace that it belongs to (namespaces(7))."""
+    shares = ipc if ipc != LENDS_IPC else None
     if spec.user == "image":
-        return []
+        return ["--userns", shares] if shares is not None and _is_rootless(runtime) else []
     user = f"{os.getuid()}:{os.getgid()}" if spec.user == "host" else spec.user
-    return [*(["--userns", "keep-id"] if _is_rootless(runtime) else []), "--user", user]
+    return [*(["--userns", shares or "keep-id"] if _is_rootless(runtime) else []), "--user", user]

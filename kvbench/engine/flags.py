@@ -5,6 +5,7 @@ Reading a help text is pure; asking an engine for it takes seconds, so its answe
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import json
@@ -17,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench.engine.base import Progress
+from kvbench.engine.container_remains import Container
 from kvbench.engine.interpreter import installation, python_of
+from kvbench.engine.short_runs import run_shortly
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import FlagValue
 
@@ -80,8 +83,19 @@ def parse_help(text: str) -> Flags:
     return Flags(choices)
 
 
-def known_flags(command: Sequence[str], version: str | None, home: Path, progress: Progress) -> Flags | None:
-    """The flags of this command, from the cache or by running its `--help=all`; None when it has no such help."""
+def known_flags(
+    command: Sequence[str],
+    version: str | None,
+    home: Path,
+    progress: Progress,
+    *,
+    container: Container | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Flags | None:
+    """The flags of this command, from the cache or by running its `--help=all`; None when it has no such help.
+
+    `container`: the runtime that `command` is a call of. `env`: variables that `command` is given.
+    """
     executable = shutil.which(command[0])
     if executable is None:
         raise InputError(
@@ -93,14 +107,20 @@ def known_flags(command: Sequence[str], version: str | None, home: Path, progres
     if kept is not None:
         return kept
     progress("reading the engine's own --help (once for each version)")
-    flags = parse_help(_ask_for_help(command))
+    flags = parse_help(_ask_for_help(command, container, env or {}))
     if not flags.choices:
         return None
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    new = cache.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(flags.choices))
-    new.replace(cache)
+    _keep(flags, cache)
     return flags
+
+
+def _keep(flags: Flags, cache: Path) -> None:
+    """Where nothing can be written, it is asked again the next time."""
+    with contextlib.suppress(OSError):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        new = cache.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(flags.choices))
+        new.replace(cache)
 
 
 def _kept(cache: Path) -> Flags | None:
@@ -127,17 +147,11 @@ def _digest(command: Sequence[str], version: str | None, executable: str) -> str
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
-def _ask_for_help(command: Sequence[str]) -> str:
+def _ask_for_help(command: Sequence[str], container: Container | None, env: Mapping[str, str]) -> str:
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "COLUMNS": "200"}
     try:
-        answer = subprocess.run(
-            [*command, "--help=all"],
-            env={**os.environ, **offline},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=HELP_TIMEOUT_S,
-            check=False,
+        answer = run_shortly(
+            [*command, "--help=all"], container=container, env={**env, **offline}, timeout_s=HELP_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
         raise EngineError(f"`{' '.join(command)} --help=all` gave no answer in {HELP_TIMEOUT_S:.0f} s") from None

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -216,17 +216,26 @@ def sweep(progress: Callable[[str], None], directory: Path | None = None) -> lis
 
         directory = kvbench_home() / "leases"
     said: list[str] = []
+    for path, lease in sorted(_leases(directory, progress), key=_last_started_first):
+        said += _sweep_one(lease, path, progress)
+    _remove_half_written(directory)
+    return said
+
+
+def _leases(directory: Path, progress: Callable[[str], None]) -> Iterator[tuple[Path, Lease]]:
     for path in sorted(directory.glob("*.json")):
         try:
-            lease = read_lease(path)
+            yield path, read_lease(path)
         except OSError:
             continue  # gone meanwhile, or another user's, who alone may read and end what it names
         except ValueError as error:
             progress(f"left alone: {error}")
-            continue
-        said += _sweep_one(lease, path, progress)
-    _remove_half_written(directory)
-    return said
+
+
+def _last_started_first(found: tuple[Path, Lease]) -> int:
+    """podman removes no container whose IPC namespace another one uses, which was therefore started later."""
+    engine = found[1].engine
+    return 0 if engine is None else -engine.start
 
 
 def _remove_half_written(directory: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvbench.engine.base import Effective, Endpoint, EngineState, Launch, Progress, Rendered
+from kvbench.engine.launch import LaunchPlan
 from kvbench.engine.lmcache import LmcacheServer, server_rendered
+from kvbench.engine.lmcache_container import ipc_of, server_container, server_in_container
 from kvbench.engine.lmcache_page import LmcachePage
 from kvbench.engine.lmcache_proof import DegradedWatch, prove, prove_in_process
 from kvbench.engine.lmcache_server import LmcacheProcess
@@ -30,15 +32,29 @@ class VllmWithLmcache(VllmEngine):
 
     def _start_beside(self, progress: Progress) -> None:
         progress(f"{self._launch.label}: starting its LMCache server")
-        self._beside.start(self._server_rendered, progress)
+        container = self._container()
+        self._beside.start(
+            self._server_rendered, progress, None if container is None else server_container(container)
+        )
 
-    def _server_rendered(self, server: LmcacheServer) -> Rendered:
-        host, installed = self._profile.tiers.host, self._installed
+    def _server_rendered(self, plan: LaunchPlan, server: LmcacheServer) -> Rendered:
+        host, installed, disk = self._profile.tiers.host, self._installed, self._disk_directory
         if host is None or installed is None:
             raise EngineError(f"{self._launch.label}: the engine has not been looked for")
-        return server_rendered(
-            self._profile, host, server, command=installed.command, disk_root=self._disk_directory
+        rendered = server_rendered(self._profile, host, server, command=installed.command, disk_root=disk)
+        if plan.lease.container is None:
+            return rendered
+        return server_in_container(
+            self._profile,
+            rendered,
+            plan.lease.container,
+            lease_id=plan.lease.id,
+            home=plan.home,
+            disk_root=disk,
         )
+
+    def _ipc(self) -> str | None:
+        return None if self._beside.container is None else ipc_of(self._beside.container)
 
     def _lmcache_at(self) -> LmcacheServer:
         return self._beside.server
@@ -51,8 +67,7 @@ class VllmWithLmcache(VllmEngine):
 
     def effective(self) -> Effective:
         """What both servers prove."""
-        with self._client() as client:
-            return prove(self._profile, client, self._beside, self._degraded)
+        return prove(self._profile, self._ask(), self._beside, self._degraded)
 
     def state(self) -> EngineState:
         """Alive only while it caches: without its LMCache server, vLLM goes on answering."""
@@ -104,5 +119,4 @@ class VllmWithLmcacheInside(VllmEngine):
 
     def effective(self) -> Effective:
         """What the server tells, and its log."""
-        with self._client() as client:
-            return prove_in_process(self._profile, client, self._degraded)
+        return prove_in_process(self._profile, self._ask(), self._degraded)

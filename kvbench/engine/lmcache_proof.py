@@ -7,13 +7,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from kvbench.engine.base import Effective
 from kvbench.engine.failures import plain, strip_timestamp
 from kvbench.engine.lmcache import IN_PROCESS_CONNECTOR, POLICIES, SERVER_CONNECTOR, chunk_tokens, in_process
 from kvbench.engine.lmcache_server import LmcacheProcess
-from kvbench.engine.proof import Proof, Seen, ask_server, compare
+from kvbench.engine.proof import Proof, Seen, compare
 from kvbench.spec.profile import Profile
 
 __all__ = ["DegradedWatch", "prove", "prove_in_process"]
@@ -110,17 +108,16 @@ def _part(status: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def prove(profile: Profile, client: httpx.Client, server: LmcacheProcess, degraded: DegradedWatch) -> Effective:
-    """Everything that both servers tell."""
-    seen = ask_server(client, "/metrics")
+def prove(profile: Profile, seen: Seen, server: LmcacheProcess, degraded: DegradedWatch) -> Effective:
+    """Everything that both servers tell; `seen` is the engine's part."""
     seen.texts["lmcache_version"] = server.ask("/version")
     seen.texts["lmcache_status"] = server.ask("/status")
     return _judged(profile, seen, degraded)
 
 
-def prove_in_process(profile: Profile, client: httpx.Client, degraded: DegradedWatch) -> Effective:
+def prove_in_process(profile: Profile, seen: Seen, degraded: DegradedWatch) -> Effective:
     """Everything that an engine with LMCache inside tells."""
-    return _judged(profile, ask_server(client, "/metrics"), degraded)
+    return _judged(profile, seen, degraded)
 
 
 def _judged(profile: Profile, seen: Seen, degraded: DegradedWatch) -> Effective:

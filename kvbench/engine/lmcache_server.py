@@ -9,8 +9,9 @@ from dataclasses import replace
 import httpx
 
 from kvbench.engine.base import EngineState, Launch, Progress, Rendered
+from kvbench.engine.container_remains import Container
 from kvbench.engine.failures import Cause, explain
-from kvbench.engine.launch import EngineProcess, plan_launch
+from kvbench.engine.launch import EngineProcess, LaunchPlan, plan_launch
 from kvbench.engine.lmcache import BESIDE, LmcacheServer
 from kvbench.engine.ports import LOOPBACK, free_port
 from kvbench.engine.processes import listeners
@@ -35,17 +36,28 @@ class LmcacheProcess:
         self._process: EngineProcess | None = None
         self.server = LmcacheServer()
         """Where it listens, once it does."""
+        self.container: Container | None = None
+        """What it runs in, once it is started in one."""
 
     @property
     def url(self) -> str:
         """Of status, metrics and administration."""
         return f"http://{LOOPBACK}:{self.server.http_port}"
 
-    def start(self, render: Callable[[LmcacheServer], Rendered], progress: Progress) -> None:
-        """Start it and wait until it answers. StartFailed with the cause when that does not happen."""
+    def start(
+        self,
+        render: Callable[[LaunchPlan, LmcacheServer], Rendered],
+        progress: Progress,
+        container: Container | None = None,
+    ) -> None:
+        """Start it and wait until it answers. StartFailed with the cause when that does not happen.
+
+        `container`: how the one that it is to run in is reached.
+        """
         self.server = LmcacheServer(port=free_port(), http_port=free_port())
-        plan = plan_launch(self._launch, self.server.http_port)
-        self._process = EngineProcess(plan, render(self.server), grace_s=GRACE_S)
+        plan = plan_launch(self._launch, self.server.http_port, container)
+        self.container = plan.lease.container
+        self._process = EngineProcess(plan, render(plan, self.server), grace_s=GRACE_S)
         self._process.start()
         self._wait(self._process, progress)
 

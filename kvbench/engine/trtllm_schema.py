@@ -9,16 +9,17 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from kvbench.engine.base import Progress
 from kvbench.engine.container_remains import Container
-from kvbench.engine.containers import short_command
+from kvbench.engine.containers import by_client, short_command
 from kvbench.engine.environment import kvbench_home
 from kvbench.engine.interpreter import installation, python_of
+from kvbench.engine.short_runs import run_shortly
 from kvbench.errors import InputError
 from kvbench.spec.profile import Profile
 
@@ -42,7 +43,7 @@ def check_with_engine(
             return None
         call = (python, "-c", script)
         installed = installation(python, PACKAGE, {**os.environ, **profile.engine.env})
-    answer = _answer(profile, call, installed, text, progress)
+    answer = _answer(profile, call, container, installed, text, progress)
     if "refused" in answer:
         raise InputError(
             f"profile {profile.name}: TensorRT-LLM refuses its YAML: {str(answer['refused'])[:600]}",
@@ -52,7 +53,14 @@ def check_with_engine(
     return {str(k): str(v) for k, v in defaults.items()} if isinstance(defaults, dict) else None
 
 
-def _answer(profile: Profile, call: Sequence[str], installed: str, text: str, progress: Progress) -> dict[str, Any]:
+def _answer(
+    profile: Profile,
+    call: Sequence[str],
+    container: Container | None,
+    installed: str,
+    text: str,
+    progress: Progress,
+) -> dict[str, Any]:
     changed = Path(call[0]).stat().st_mtime_ns if Path(call[0]).exists() else 0
     about = [*call, installed, text, profile.engine.version, changed, sorted(profile.engine.env.items())]
     key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
@@ -64,26 +72,22 @@ def _answer(profile: Profile, call: Sequence[str], installed: str, text: str, pr
     if isinstance(kept, dict):
         return kept
     progress(f"{profile.name}: having TensorRT-LLM read its YAML (once for each)")
-    answer = _ask(call, text, profile.engine.env)
-    if "absent" not in answer:
+    env = profile.engine.env if container is None else by_client(profile)
+    answer = _ask(call, container, text, env)
+    if "absent" in answer:
+        progress(
+            f"{profile.name}: TensorRT-LLM did not read its YAML ({str(answer['absent'])[:200]}); the start will"
+        )
+    else:
         cache.parent.mkdir(parents=True, exist_ok=True)
         cache.write_text(json.dumps(answer))
     return answer
 
 
-def _ask(call: Sequence[str], text: str, env: dict[str, str]) -> dict[str, Any]:
+def _ask(call: Sequence[str], container: Container | None, text: str, env: Mapping[str, str]) -> dict[str, Any]:
     """What cannot be asked is absent: the server itself will say what it does not take."""
     try:
-        done = subprocess.run(
-            call,
-            input=text,
-            env={**os.environ, **env},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=READ_S,
-            check=False,
-        )
+        done = run_shortly(call, container=container, env=env, timeout_s=READ_S, given=text)
         answer = json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, OSError, ValueError, IndexError) as error:
         return {"absent": f"{type(error).__name__}: {error}"}

@@ -15,6 +15,7 @@ from kvbench.engine.containers import (
     Bind,
     ImageFacts,
     Setting,
+    by_client,
     container_of,
     find_image,
     in_container,
@@ -23,9 +24,10 @@ from kvbench.engine.containers import (
 from kvbench.engine.flags import Flags, check_flags, known_flags, shipped_flags
 from kvbench.engine.launch import LaunchPlan
 from kvbench.engine.launched import LaunchedEngine, asked_port
-from kvbench.engine.lmcache import LmcacheServer, via_lmcache
+from kvbench.engine.lmcache import BESIDE, LmcacheServer, via_lmcache
+from kvbench.engine.lmcache_container import ipc_of, server_container, server_in_container
 from kvbench.engine.ports import LOOPBACK
-from kvbench.engine.proof import ask_server, compare, mapped_host_bytes, same_version
+from kvbench.engine.proof import Seen, ask_server, compare, mapped_host_bytes, same_version
 from kvbench.engine.reset import empty_disk, reset_caches
 from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT, EXTRA_BODY, PAST_SECONDARY, Place, check_args, render
 from kvbench.engine.vllm_flags import check_written_flags
@@ -96,29 +98,37 @@ class VllmEngine(LaunchedEngine):
         rendered = render(self._profile, place)
         if plan.lease.container is None:
             return rendered
-        return in_container(
-            self._profile, rendered, _setting(place, plan.lease.container, lease_id=plan.lease.id, home=plan.home)
-        )
+        setting = _setting(place, plan.lease.container, lease_id=plan.lease.id, home=plan.home, ipc=self._ipc())
+        return in_container(self._profile, rendered, setting)
 
     def _lmcache_at(self) -> LmcacheServer:
         """Where its LMCache server is, if it has one."""
         return LmcacheServer()
+
+    def _ipc(self) -> str | None:
+        """Whose IPC namespace its container is to share, if anybody's."""
+        return None
 
     def _endpoint_at(self, base_url: str, served: list[str]) -> Endpoint:
         return _endpoint(self._profile, base_url)
 
     def effective(self) -> Effective:
         """What the server and its processes' memory prove."""
-        with self._client() as client:
-            seen = ask_server(client, "/metrics")
+        seen = self._ask()
         engine_id = self._plan.lease.engine_id if self._plan is not None else ""
         mapped = mapped_host_bytes(self.state().pids, engine_id)
         embedded = self._profile.engine.environment == EMBEDDED_ENVIRONMENT
         # Its absence is a fact where kvbench's plugin makes the region; elsewhere host memory may be had otherwise.
         seen.host_mapped_bytes = mapped if mapped or embedded else None
+        return compare(self._profile, seen)
+
+    def _ask(self) -> Seen:
+        """What the server tells, and what was found out about its image."""
+        with self._client() as client:
+            seen = ask_server(client, "/metrics")
         if self._installed is not None and self._installed.image is not None:
             seen.texts["container"] = self._installed.image.as_dict()
-        return compare(self._profile, seen)
+        return seen
 
     def reset(self) -> tuple[str, ...]:
         """Empty device and host through the development routes, and the disk tier's directory."""
@@ -181,7 +191,9 @@ def _check_args(profile: Profile, installed: _Installed, progress: Progress) -> 
     flags = shipped_flags(installed.version) if installed.environment is not None else None
     if flags is None:
         command = _help_command(profile, installed)
-        flags = known_flags(command, installed.version, environment.kvbench_home(), progress)
+        home, container = environment.kvbench_home(), installed.container
+        env = profile.engine.env if container is None else by_client(profile)
+        flags = known_flags(command, installed.version, home, progress, container=container, env=env)
     if flags is None:
         progress(
             f"{profile.name}: the engine's command has no --help=all; its flags are not checked before the start"
@@ -238,12 +250,12 @@ def _place(
     )
 
 
-def _setting(place: Place, container: Container, *, lease_id: str, home: Path) -> Setting:
+def _setting(place: Place, container: Container, *, lease_id: str, home: Path, ipc: str | None) -> Setting:
     """The directories that the engine in the container needs of the host."""
     binds = [Bind(Path(place.model), Path(place.model), read_only=True)] if place.local_model else []
     if place.disk_directory is not None:
         binds.append(Bind(place.disk_directory, place.disk_directory, read_only=False))
-    return Setting(container, lease_id, home, tuple(binds), needs_hub=not place.local_model)
+    return Setting(container, lease_id, home, tuple(binds), needs_hub=not place.local_model, ipc=ipc)
 
 
 def _endpoint(profile: Profile, base_url: str) -> Endpoint:
@@ -274,8 +286,23 @@ def render_without_start(profile: Profile) -> Rendered:
     if spec.image is None:
         return rendered
     container = Container((spec.container and spec.container.runtime) or "docker", name)
-    home = Path(tempfile.gettempdir()).absolute() / name
-    return in_container(profile, rendered, _setting(place, container, lease_id=name, home=home))
+    return _shown_in_containers(profile, rendered, place, container)
+
+
+def _shown_in_containers(profile: Profile, rendered: Rendered, place: Place, container: Container) -> Rendered:
+    """The engine's, and what is started beside it in its own; what a launch would name is named after them."""
+    server, ipc, beside = rendered.beside.get(BESIDE), None, {}
+    if server is not None:
+        its = server_container(container)
+        home, disk = _stand_in_home(its), place.disk_directory
+        contained = server_in_container(profile, server, its, lease_id=its.name, home=home, disk_root=disk)
+        ipc, beside, place = ipc_of(its), {BESIDE: contained}, replace(place, disk_directory=None)
+    setting = _setting(place, container, lease_id=container.name, home=_stand_in_home(container), ipc=ipc)
+    return replace(in_container(profile, rendered, setting), beside=beside)
+
+
+def _stand_in_home(container: Container) -> Path:
+    return Path(tempfile.gettempdir()).absolute() / container.name
 
 
 def _stand_in_place(profile: Profile, command: tuple[str, ...]) -> Place:

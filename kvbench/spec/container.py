@@ -17,6 +17,8 @@ OWN_OPTIONS = (
     *("--name", "--label", "--network", "--net", "--detach", "-d", "--rm", "--restart", "--entrypoint", "--env"),
     *("-e", "--env-file", "--gpus", "--shm-size", "--ipc", "--user", "-u", "--userns", "--ulimit", "--mount"),
     *("--volume", "-v", "--publish", "-p", "--pull", "--init", "--log-driver", "--sig-proxy", "--tty", "-t"),
+    *("--stop-timeout", "--stop-signal", "--volumes-from", "--cidfile", "--pidfile", "--pod", "--replace"),
+    *("--interactive", "-i", "--label-file", "--annotation", "--publish-all", "-P", "--network-alias"),
 )
 """Options of `docker run` and `podman run` that kvbench sets, or that would take the engine out of its hands."""
 
@@ -43,8 +45,10 @@ def _free_option(value: str) -> str:
     name = value.partition("=")[0]
     if not name.startswith("-"):
         raise ValueError(f"expected an option such as --cap-add=SYS_NICE, got {value!r}; write its value after `=`")
-    if name in OWN_OPTIONS:
-        raise ValueError(f"{name} is kvbench's to set")
+    if name in OWN_OPTIONS or (not name.startswith("--") and name[:2] in OWN_OPTIONS):
+        raise ValueError(f"{name[:2] if name not in OWN_OPTIONS else name} is kvbench's to set")
+    if not name.startswith("--"):
+        raise ValueError(f"write {name[:2]} in its long form, such as --cap-add=SYS_NICE")
     return value
 
 

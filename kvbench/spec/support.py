@@ -1,7 +1,7 @@
 """What this version can carry out, of what the spec files may say.
 
-Loading accepts every documented key. `check_supported` is for commands that act on a spec (compare, run); `render`
-does without, so that profiles for engines that are only started later can still be shown.
+Loading accepts every documented key; `check_supported` is for commands that act on what was loaded. Everything that
+a profile may say can be carried out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from kvbench.errors import NotSupportedYetError
 from kvbench.spec.document import KeyPath
 from kvbench.spec.loading import where
-from kvbench.spec.profile import Profile
 from kvbench.spec.rules import Rules
 from kvbench.spec.workload import Workload
 
@@ -20,25 +19,10 @@ __all__ = ["check_supported"]
 _LATER_METRICS = ("capacity", "quote_recall")
 
 
-def check_supported(spec: Profile | Workload | Rules) -> None:
+def check_supported(spec: Workload | Rules) -> None:
     """NotSupportedYetError, with file and line, for the first key whose behaviour comes later."""
-    for path, what in _later(spec):
+    for path, what in _in_workload(spec) if isinstance(spec, Workload) else _in_rules(spec):
         raise NotSupportedYetError(what, where=where(spec, *path))
-
-
-def _later(spec: Profile | Workload | Rules) -> Iterator[tuple[KeyPath, str]]:
-    if isinstance(spec, Profile):
-        yield from _in_profile(spec)
-    elif isinstance(spec, Workload):
-        yield from _in_workload(spec)
-    else:
-        yield from _in_rules(spec)
-
-
-def _in_profile(profile: Profile) -> Iterator[tuple[KeyPath, str]]:
-    host = profile.tiers.host
-    if host is not None and host.via == "lmcache" and profile.engine.image is not None:
-        yield ("tiers", "host", "via"), "LMCache with an engine in a container"
 
 
 def _in_workload(workload: Workload) -> Iterator[tuple[KeyPath, str]]:

@@ -10,6 +10,7 @@ import pytest
 
 from kvbench.engine import environment, recipe
 from kvbench.engine.launched import LaunchedEngine
+from tests.engine import stand_in_containers
 from tests.engine.pip_stand_in import as_pip_does
 from tests.engine.real_containers import Runtime, real_runtime
 
@@ -29,6 +30,15 @@ def engines() -> Iterator[list[LaunchedEngine]]:
 def real(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
     """docker and podman as they are, wherever they can run a container."""
     yield from real_runtime(request.param, tmp_path_factory.mktemp("runtime"))
+
+
+@pytest.fixture(params=["docker", "podman"])
+def runtime(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[stand_in_containers.Runtime]:
+    """Stand-ins of docker and podman, which really run what a container would."""
+    with stand_in_containers.stand_in_runtime(request.param, tmp_path, monkeypatch) as made:
+        yield made
 
 
 @pytest.fixture

@@ -120,7 +120,8 @@ def run(arguments: list[str]) -> int:
         "labels": options.get("--label", []),
         "stop_timeout": int(options.get("--stop-timeout", [STOP_TIMEOUT_S])[0]),
         "image": rest[0],
-        "argv": [sys.executable, "-S", os.environ["STAND_IN_ENGINE"], *rest[1:]],
+        "argv": [sys.executable, "-S", *program(rest[1:])],
+        "ipc": options.get("--ipc", [""])[0],
         "env": environment,
         "output": str(ROOT / f"{container}.log"),
     }
@@ -139,6 +140,11 @@ def run(arguments: list[str]) -> int:
     if "--rm" in options:
         path_of(container).unlink(missing_ok=True)
     return code
+
+
+def program(arguments: list[str]) -> list[str]:
+    """The engine, whatever the entry point is, unless LMCache's server is asked for by its module."""
+    return arguments if arguments[:2] == ["-m", "lmcache.cli.main"] else [os.environ["STAND_IN_ENGINE"], *arguments]
 
 
 def name_taken(owner: dict) -> int:
@@ -189,10 +195,20 @@ def remove(ids: list[str]) -> int:
         time.sleep(60)
     for entry in containers():
         if entry["id"] in ids:
+            dependents = [other for other in containers() if other.get("ipc") == f"container:{entry['name']}"]
+            if PODMAN and dependents:
+                return refuse(depended_on(entry, dependents[0]))
             if entry["pid"]:
                 end(entry)
             path_of(entry["id"]).unlink(missing_ok=True)
     return 0
+
+
+def depended_on(entry: dict, dependent: dict) -> str:
+    return (
+        f"container {entry['id']} has dependent containers which must be removed before it: {dependent['id']}: "
+        "container already exists"
+    )
 
 
 def end(entry: dict) -> None:

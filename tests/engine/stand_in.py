@@ -84,6 +84,7 @@ def hold_shm(name: str) -> mmap.mmap:
 
 def main() -> None:
     if "--help=all" in sys.argv:
+        time.sleep(600 if setting("HELP_HANGS") else 0)
         print(HELP)
         return
     if setting("IGNORE_TERM"):

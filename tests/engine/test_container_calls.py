@@ -241,6 +241,10 @@ def test_tensorrt_llm_reads_its_yaml_through_a_mount(monkeypatch: pytest.MonkeyP
     [
         ({"options": ["--rm"]}, "--rm is kvbench's to set"),
         ({"options": ["SYS_NICE"]}, "expected an option"),
+        ({"options": ["--stop-timeout=600"]}, "--stop-timeout is kvbench's to set"),
+        ({"options": ["-eHF_TOKEN=x"]}, "-e is kvbench's to set"),
+        ({"options": ["-itd"]}, "-i is kvbench's to set"),
+        ({"options": ["-hname"]}, "write -h in its long form"),
         ({"mounts": [{"source": "data"}]}, "absolute path"),
         ({"mounts": [{"source": "/a,b"}]}, "without commas"),
         ({"mounts": [{"source": "/a"}, {"source": "/b", "target": "/a"}]}, "two mounts"),

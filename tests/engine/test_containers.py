@@ -10,16 +10,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import httpx
 import pytest
 
-from kvbench.engine import container_remains, launched
+from kvbench.engine import container_remains, flags, launched
 from kvbench.engine.base import Launch
 from kvbench.engine.container_remains import Container, remove_containers
+from kvbench.engine.containers import by_client, short_command
+from kvbench.engine.create import create_engine
 from kvbench.engine.launch import LaunchPlan, plan_disk_directory, plan_launch
 from kvbench.engine.launched import LaunchedEngine
 from kvbench.engine.leases import read_lease, sweep, write_lease
@@ -27,55 +28,15 @@ from kvbench.engine.processes import Process, identify
 from kvbench.engine.vllm_engine import VllmEngine
 from kvbench.errors import EngineError, InputError
 from kvbench.spec.profile import Profile
+from tests.engine.stand_in_containers import Runtime
 from tests.engine.test_container_calls import IMAGE, a_profile
 from tests.engine.test_keeper import gone, nothing_left, wait_for
-
-STAND_IN = Path(__file__).with_name("container_stand_in.py")
-ENGINE = Path(__file__).with_name("stand_in.py")
 
 
 class Containers(Protocol):
     """docker or podman, real or not."""
 
     def names(self) -> list[str]: ...
-
-
-class Runtime:
-    """A stand-in on the PATH, alone there; docker's with its service."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
-        self.folder = folder
-
-    def names(self) -> list[str]:
-        """Of the containers that there are, stopped ones too."""
-        return [json.loads(path.read_text())["name"] for path in (self.folder / "containers").glob("*.json")]
-
-    def calls(self, command: str) -> list[list[str]]:
-        lines = (self.folder / "calls.jsonl").read_text().splitlines()
-        return [call[1:] for call in map(json.loads, lines) if call[1] == command]
-
-
-@pytest.fixture(params=["docker", "podman"])
-def runtime(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
-    folder = tmp_path / "runtime"
-    for name in ("bin", "containers", "asked"):
-        (folder / name).mkdir(parents=True)
-    client = folder / "bin" / request.param
-    client.write_text(f"#!{sys.executable} -S\n" + STAND_IN.read_text())
-    client.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder / "bin"))
-    monkeypatch.setenv("STAND_IN_CONTAINERS", str(folder))
-    monkeypatch.setenv("STAND_IN_ENGINE", str(ENGINE))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "no-cache"))
-    monkeypatch.setenv("KVBENCH_HOME", str(tmp_path / "home"))
-    service = (
-        subprocess.Popen([sys.executable, "-S", str(STAND_IN), "service"]) if client.name == "docker" else None
-    )
-    yield Runtime(client.name, folder)
-    if service is not None:
-        service.kill()
-        service.wait()
 
 
 def a_launch(tmp_path: Path) -> Launch:
@@ -85,7 +46,8 @@ def a_launch(tmp_path: Path) -> Launch:
 
 
 def started(profile: Profile, tmp_path: Path, engines: list[LaunchedEngine]) -> VllmEngine:
-    engine = VllmEngine(profile, a_launch(tmp_path))
+    engine = create_engine(profile, a_launch(tmp_path))
+    assert isinstance(engine, VllmEngine)
     engines.append(engine)
     engine.start(lambda _: None)
     return engine
@@ -285,6 +247,31 @@ def test_flags_are_checked_against_the_images_own_help(
     (call,) = runtime.calls("run")
     assert call[-1] == "--help=all"
     assert runtime.names() == []
+
+
+def test_an_image_whose_help_hangs_leaves_no_container(
+    runtime: Runtime, tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killing the client that asks ends nothing, and the container has GPUs."""
+    monkeypatch.setattr(flags, "HELP_TIMEOUT_S", 2.0)
+    with pytest.raises(EngineError, match="--help=all` gave no answer in 2 s"):
+        started(a_profile(env=with_engine(HELP_HANGS="1")), tmp_path, engines)
+    assert runtime.names() == []
+    assert nothing_left(tmp_path)
+    (call,) = runtime.calls("run")
+    assert call[:2] == ["run", "--label"]
+
+
+def test_variables_reach_the_questions_to_an_image_and_not_its_runtimes_client(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = a_profile(env={"A": "secret", "HOME": "/workspace"})
+    container = Container(str(runtime.folder / "bin" / runtime.name), "kvbench-arm")
+    asked = short_command(profile, container, ("python3", "-c", "pass"))
+    assert "HOME=/workspace" in asked
+    assert "A" in asked
+    assert not any("secret" in word for word in asked)
+    assert by_client(profile) == {"A": "secret"}
 
 
 def test_a_runtime_that_does_not_answer_is_told(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,12 @@ def test_another_versions_help_is_asked_for_once(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
+def test_where_nothing_can_be_kept_it_is_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    command = (sys.executable, "-S", str(STAND_IN))
+    assert known_flags(command, "0.99", tmp_path / "home", lambda _: None) is not None
+
+
 def test_a_command_without_such_a_help_is_not_checked(tmp_path: Path) -> None:
     assert known_flags(("false",), None, tmp_path, lambda _: None) is None
 
