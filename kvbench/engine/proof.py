@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvbench.engine.base import Effective
 from kvbench.engine.flags import flag_name
+from kvbench.engine.lmcache import IN_PROCESS_CONNECTOR, SERVER_CONNECTOR
 from kvbench.engine.processes import mapped_shm
 from kvbench.errors import EngineError
 from kvbench.spec.profile import Profile
@@ -26,6 +27,10 @@ __all__ = ["Proof", "Seen", "ask_server", "compare", "mapped_host_bytes", "same_
 ANSWER_S = 10.0
 DISK_TIERS = ("fs", "obj", "kvcr", "PacedFileSystemTier")
 """Types of secondary tiers that count as disk, as in `Profile.tier_names`; the last is a throttled file tier."""
+
+LMCACHE_CONNECTORS = (SERVER_CONNECTOR, IN_PROCESS_CONNECTOR)
+SIMPLE_CONNECTOR = "SimpleCPUOffloadConnector"
+"""vLLM's own other one, which a variable of its environment switches to."""
 
 
 @dataclass
@@ -242,8 +247,16 @@ class Proof:
         return config, extra if isinstance(extra, dict) else {}
 
     def _has_families(self, prefix: str) -> bool | None:
+        """None: there is no page, or not one of vLLM's."""
         metrics = self._seen.metrics
-        return None if metrics is None else any(name.startswith(prefix) for name in metrics)
+        if metrics is None or not any(name.startswith("vllm:") for name in metrics):
+            return None
+        return any(name.startswith(prefix) for name in metrics)
+
+    def _tiers_would_show(self) -> bool:
+        """Whether tiers as the profile has them have families of vLLM's own; other connectors have none of them."""
+        tier = self._profile.tiers.host
+        return (tier is None or tier.via != "lmcache") and not self._has_families("vllm:simple_kv_offload")
 
     def host(self) -> None:
         if self._profile.tiers.host is None:
@@ -275,12 +288,16 @@ class Proof:
     def _host_of(self, asked: int) -> None:
         config, extra = self._connector()
         self._facts["host_bytes"] = None
-        if config == {} or (config is None and self._has_families("vllm:kv_offload") is False):
+        families = self._has_families("vllm:kv_offload")
+        if config == {} or (config is None and families is False and self._tiers_would_show()):
             self._differences.append("the profile has a host tier, but the server has none")
             self._facts["host_bytes"] = 0
             return
         tier = self._profile.tiers.host
-        if config is not None and tier is not None and tier.via != "lmcache":
+        if tier is not None and tier.via == "lmcache":
+            self._hold_lmcache(config)
+            return
+        if config is not None:
             self._hold_connector(str(config.get("kv_connector")))
         configured = _whole_bytes(extra.get("cpu_bytes_to_use"))
         if config is not None and configured != asked:
@@ -299,10 +316,20 @@ class Proof:
         else:
             self._unknown.append("the size of the host tier")
 
+    def _hold_lmcache(self, config: dict[str, Any] | None) -> None:
+        """Of a server that runs already; one that is launched is asked for more, in `lmcache_proof`."""
+        running = None if config is None else str(config.get("kv_connector"))
+        if running is not None and running not in LMCACHE_CONNECTORS:
+            asked = " or ".join(LMCACHE_CONNECTORS)
+            self._differences.append(f"the host tier's connector is {running}, not {asked} as asked")
+        self._unknown.append("the size of the host tier")
+
     def _hold_connector(self, running: str) -> None:
         """Switched over by a variable, vLLM answers the same flags with another connector."""
+        if self._profile.engine.kind == "attached" and running == SIMPLE_CONNECTOR:
+            return
         simple = self._profile.engine.env.get("VLLM_USE_SIMPLE_KV_OFFLOAD", "0") not in ("", "0")
-        asked = "SimpleCPUOffloadConnector" if simple else "OffloadingConnector"
+        asked = SIMPLE_CONNECTOR if simple else "OffloadingConnector"
         if running != asked:
             self._differences.append(f"the host tier's connector is {running}, not {asked} as asked")
 
@@ -313,7 +340,9 @@ class Proof:
         has = any(tier.get("type") in DISK_TIERS for tier in listed)
         families = self._has_families("vllm:kv_offload_tiering")
         known: bool | None = None
-        if config is not None and families is not None:
+        if not self._tiers_would_show():
+            known = None
+        elif config is not None and families is not None:
             known = has and families
         elif families is False or not self._profile.tiers.secondary:
             known = families  # these metrics come with secondary tiers of any type, peers included

@@ -14,6 +14,9 @@ __all__ = ["traps"]
 LEAST_BLOCK = 16
 """Tokens in a block where the profile leaves it to the engine: CUDA's default, and no platform's is smaller."""
 PAGE_BYTES = 4096
+FEW = 4
+"""Prompts on their way from a tier behind the host, below which it is called small. vLLM takes hundreds of requests
+at once unless `max-num-seqs` says otherwise; of 48 hits on disk, a host tier that was too small let 30 through."""
 
 
 def traps(profile: Profile) -> list[str]:
@@ -129,10 +132,18 @@ def _way_traps(profile: Profile, args: Mapping[str, object]) -> Iterator[str]:
     host, longest, at_once = profile.tiers.host, _longest_bytes(profile, args), args.get("max-num-seqs")
     if host is None or not profile.tiers.behind_host:
         return
-    if longest is None or not isinstance(at_once, int) or isinstance(at_once, bool):
+    if longest is None or longest > host.size or isinstance(at_once, bool):
+        return
+    if at_once is None and host.size < FEW * longest:
+        yield (
+            f"the host tier of {show_bytes(host.size)} has room for {host.size // longest} prompts of "
+            f"{_length_named(args)} ({show_bytes(longest)}) at once on their way from the tier behind it: what "
+            "does not fit is recomputed, and there is no max-num-seqs that keeps others waiting"
+        )
+    if not isinstance(at_once, int):
         return
     needed = longest * at_once
-    if longest <= host.size < needed:
+    if host.size < needed:
         yield (
             f"{at_once} requests at once may need {show_bytes(needed)} of the host tier on the way from the tier "
             f"behind it, and it has {show_bytes(host.size)}: what does not fit is recomputed"

@@ -39,6 +39,7 @@ def effective(
     version: str = "0.32.0",
     says_configuration: bool = True,
     env: dict[str, str] | None = None,
+    attached: bool = False,
 ) -> Effective:
     """The proof of a profile of 66 blocks by a server with these answers."""
     models = {"data": [{"id": "tiny", "max_model_len": 8192}]}
@@ -56,7 +57,13 @@ def effective(
             return httpx.Response(200, text=metrics)
         return httpx.Response(200, text=json.dumps(answers[request.url.path]))
 
-    engine = {
+    there = {
+        "kind": "attached",
+        "base_url": "http://engine",
+        "metrics_url": "http://engine/metrics",
+        "model": "tiny",
+    }
+    launched = {
         "kind": "vllm",
         "command": ["x"],
         "version": "0.32.0",
@@ -64,6 +71,7 @@ def effective(
         "args": {"max-model-len": 8192},
         "env": env or {},
     }
+    engine = there if attached else launched
     profile = Profile.model_validate(
         {"name": "arm", "engine": engine, "tiers": {"device": {"blocks": 66}, **tiers}}
     )
@@ -244,3 +252,49 @@ def test_garbage_as_metrics_leaves_the_tiers_unknown() -> None:
 )
 def test_a_build_label_is_no_other_version(pinned: str, running: str, same: bool) -> None:
     assert same_version(pinned, running) is same
+
+
+LMCACHE = {"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": {"lmcache.mp.port": 5555}}
+SIMPLE = {"kv_connector": "SimpleCPUOffloadConnector", "kv_connector_extra_config": {}}
+SIMPLE_METRICS = "# TYPE vllm:simple_kv_offload_stores counter\nvllm:simple_kv_offload_stores_total 1.0\n"
+SIZE, HAS_DISK = "the size of the host tier", "whether there is a disk tier"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("says_configuration", [True, False])
+def test_of_a_running_lmcache_what_vllm_does_not_tell_is_unknown(captured: Path, says_configuration: bool) -> None:
+    metrics = (captured / "baseline-idle.prom").read_text()
+    tiers = {"host": {"size": 8 * MIB, "via": "lmcache"}, "disk": {"path": "/kv"}}
+    proof = effective(
+        metrics, LMCACHE, tiers=tiers, attached=True, mapped=None, says_configuration=says_configuration
+    )
+    assert proof.differences == ()
+    assert {SIZE, HAS_DISK} <= set(proof.unknown)
+    assert (proof.host_bytes, proof.disk) == (None, None)
+
+
+@pytest.mark.shared
+def test_a_running_server_with_another_connector_than_lmcaches_is_a_difference(captured: Path) -> None:
+    metrics = (captured / "cpu-tier-idle.prom").read_text()
+    tiers = {"host": {"size": 8 * MIB, "via": "lmcache"}}
+    (difference,) = effective(metrics, TIERING, tiers=tiers, attached=True, mapped=None).differences
+    assert "OffloadingConnector, not LMCacheMPConnector or LMCacheConnectorV1" in difference
+
+
+@pytest.mark.shared
+def test_a_running_server_may_have_vllms_other_connector(captured: Path) -> None:
+    metrics = (captured / "baseline-idle.prom").read_text() + SIMPLE_METRICS
+    silent = effective(metrics, None, tiers=DISK, attached=True, mapped=None, says_configuration=False)
+    assert silent.differences == ()
+    assert {SIZE, HAS_DISK} <= set(silent.unknown)
+    told = effective(metrics, {**SIMPLE, "kv_connector_extra_config": {"cpu_bytes_to_use": 8 * MIB}},
+                     tiers=DISK, attached=True, mapped=None)  # fmt: skip
+    assert told.differences == ()
+
+
+@pytest.mark.parametrize("tiers", [{}, HOST, DISK], ids=["none", "host", "disk"])
+def test_a_page_that_is_not_vllms_tells_nothing_of_tiers(tiers: dict[str, Any]) -> None:
+    page = "# TYPE trtllm_request_success counter\ntrtllm_request_success_total 1.0\n"
+    proof = effective(page, None, tiers=tiers, attached=True, mapped=None, says_configuration=False)
+    assert proof.differences == ()
+    assert (proof.host_bytes, proof.disk) == (None, None)

@@ -365,6 +365,11 @@ def a_model(tmp_path: Path, **more: int) -> str:
             {"host": {"size": "64MiB"}, "secondary": [EXAMPLE]},
             "on the way from the tier behind it",
         ),
+        (
+            {"max-model-len": 8192},
+            {"host": {"size": "40MiB"}, "disk": {"path": "/kv"}},
+            "has room for 2 prompts of max-model-len (16 MiB) at once on their way from the tier behind it",
+        ),
     ],
 )
 def test_traps_are_told_in_words(args: dict, tiers: dict, words: str, tmp_path: Path) -> None:
@@ -379,6 +384,13 @@ def test_without_a_max_model_len_the_longest_prompt_is_the_models_own(tmp_path: 
     assert "become misses" in told
     assert traps(a_profile(model=model, host={"size": "16MiB"})) == []
     assert traps(a_profile(model=model, args={"max-model-len": 4096}, host={"size": "8MiB"})) == []
+
+
+def test_a_host_tier_with_room_for_several_prompts_is_no_trap_on_the_way_from_the_disk(tmp_path: Path) -> None:
+    disk, args, model = {"path": "/kv"}, {"max-model-len": 8192}, a_model(tmp_path)
+    assert traps(a_profile(args=args, model=model, host={"size": "64MiB"}, disk=disk)) == []
+    kept_waiting = {**args, "max-num-seqs": 2}
+    assert traps(a_profile(args=kept_waiting, model=model, host={"size": "40MiB"}, disk=disk)) == []
 
 
 def test_what_is_switched_on_by_its_negative_being_false_is_no_trap(tmp_path: Path) -> None:
