@@ -53,8 +53,8 @@ bench: $(DEV)
 calibrate: $(DEV)
 	@$(BIN)/python -m tests.proofs.calibrate
 
-PROOFS := coverage mutation first_verdict smollm2 replay emulated_sources lmcache prediction sources_at_8k break_even \
-	fuzz_exposition gate_watches prometheus_down rehearsal real_aa
+PROOFS := coverage mutation first_verdict demo_load smollm2 replay emulated_sources lmcache prediction sources_at_8k \
+	break_even fuzz_exposition gate_watches prometheus_down rehearsal real_aa
 
 verify: $(DEV)
 	@trap 'exit 130' INT TERM; failed=; for proof in $(PROOFS); do \

@@ -8,7 +8,7 @@ On two cores that nobody else uses a demo takes five minutes, `busy` ten, since 
 forty to ninety, and `bad` no longer. What is recorded lies in KVBENCH_HOME/first-verdict, apart for each state of
 the code; the next call goes on where one was stopped, but a demo that was cut short begins anew. Exits with 1 when
 something does not hold, with 3 when `--for 300` seconds were over before. The engine's installation is in no time
-told here; what share of the measured capacity a demo's load takes is not looked at.
+told here; what share of the measured capacity a demo's load takes is `demo_load`'s to tell.
 """
 
 from __future__ import annotations
