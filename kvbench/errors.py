@@ -24,6 +24,7 @@ __all__ = [
     "NotSupportedYetError",
     "RecordError",
     "RunError",
+    "UnwritableError",
     "Where",
 ]
 
@@ -84,6 +85,10 @@ class LoadError(RunError):
 
 class RecordError(RunError):
     """The run directory cannot be written or read."""
+
+
+class UnwritableError(RecordError):
+    """What was recorded or judged could not be written."""
 
 
 class Interrupted(KvbenchError):

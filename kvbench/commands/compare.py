@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from kvbench.commands.options import (
+    DEFAULT_OUT,
+    OUT_OPTION,
     PROBE_OPTION,
     ROUNDS_OPTION,
     RULES_OPTION,
@@ -15,14 +17,13 @@ from kvbench.commands.options import (
     ExpectWorkers,
     Json,
     MasterBind,
-    Out,
     SecretEnv,
     Web,
     Workers,
 )
 from kvbench.errors import InputError
 from kvbench.load.spare import driver_ahead
-from kvbench.report.streams import people
+from kvbench.report.streams import people, say
 from kvbench.spec.crew import SECRET_ENV, Crew, make_crew
 
 __all__ = ["EXAMPLES", "compare"]
@@ -47,7 +48,7 @@ def compare(
     workload: Annotated[str | None, WORKLOAD_OPTION] = None,
     rules: Annotated[str | None, RULES_OPTION] = None,
     rounds: Annotated[int | None, ROUNDS_OPTION] = None,
-    out: Out = Path("results"),
+    out: Annotated[Path | None, OUT_OPTION] = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on with a stopped run: only what is missing is recorded.")
     ] = None,
@@ -94,6 +95,8 @@ def compare(
 
         if plan or probe:
             raise InputError("a run knows its own predictions", do="leave --plan and --probe out beside --resume")
+        if out is not None and out.resolve() != resume.resolve().parent:
+            say(console, f"note: the run stays where it is, so --out {out} changes nothing beside --resume")
 
         if dry_run:
             command.what_is_missing(resume, request, as_json=as_json)
@@ -108,4 +111,5 @@ def compare(
         told = predicted(experiment, plan or [], probe)
         if dry_run:
             command.dry_run(experiment, warnings, told, as_json=as_json)
-        command.compare(experiment, warnings, out, crew, told, console=console, as_json=as_json, record=record)
+        folder = out or DEFAULT_OUT
+        command.compare(experiment, warnings, folder, crew, told, console=console, as_json=as_json, record=record)

@@ -11,6 +11,7 @@ from typer.models import OptionInfo
 from kvbench.spec.shipped import DEFAULT_RULES, DEFAULT_WORKLOAD
 
 __all__ = [
+    "DEFAULT_OUT",
     "OUT_OPTION",
     "PROBE_OPTION",
     "ROUNDS_OPTION",
@@ -42,7 +43,8 @@ RULES_OPTION = typer.Option(
     "--rules", "-r", help="A rules file, or the name of shipped rules.", show_default=DEFAULT_RULES
 )
 ROUNDS_OPTION = typer.Option("--rounds", "-n", min=1, help="Exactly this many rounds of each arm.")
-OUT_OPTION = typer.Option("--out", "-o", help="Folder for results.")
+DEFAULT_OUT = Path("results")
+OUT_OPTION = typer.Option("--out", "-o", help="Folder for results.", show_default=str(DEFAULT_OUT))
 Out = Annotated[Path, OUT_OPTION]
 Workers = Annotated[
     int | None,

@@ -4,6 +4,7 @@ judging and showing meet."""
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -28,7 +29,7 @@ from kvbench.compare.summary import show_summary, summarise
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import check_serves, install
 from kvbench.engine.scratch import scratch
-from kvbench.errors import EngineError, InputError, Interrupted, RunError
+from kvbench.errors import EngineError, InputError, Interrupted, RunError, UnwritableError
 from kvbench.history.store import append
 from kvbench.interrupts import undisturbed
 from kvbench.record.journal import Journal
@@ -154,7 +155,10 @@ def run(
 def report(path: Path, *, console: Console, as_json: bool) -> NoReturn:
     """Judge a stored run again and rebuild its reports; of a recording of one arm, its figures."""
     run = RunDirectory.open(path)
-    rebuild_ledgers(run, run.read_manifest())
+    try:
+        rebuild_ledgers(run, run.read_manifest())
+    except UnwritableError as error:
+        say(console, f"the ledgers are those that were stored: {error.what}")
     _show(run, console, as_json)
 
 
@@ -210,7 +214,7 @@ def _begin(out: Path, name: str, manifest: Manifest, predicted: Predicted = NOTH
 
 
 def _how_to_go_on(run: RunDirectory) -> str:
-    return f"go on with `kvbench compare --resume {run.path}`"
+    return f"go on with `kvbench compare --resume {shlex.quote(str(run.path))}`"
 
 
 def _record(journal: Journal, console: Console) -> None:
@@ -228,13 +232,20 @@ def _record(journal: Journal, console: Console) -> None:
 
 
 def _show(run: RunDirectory, console: Console, as_json: bool, *, record: bool = False) -> NoReturn:
-    """Judge, write every report, add to the history where asked, show the verdict, and exit with its code."""
+    """Judge, write every report, add to the history where asked, show the verdict, and exit with its code.
+
+    Reports that cannot be written take nothing from the verdict.
+    """
     manifest = run.read_manifest()
     if manifest.kind == "run":
         _show_figures(run, manifest, console, as_json)
     verdict, rounds = judge_stored(run, manifest)
     data = report_data(run, manifest, verdict, rounds)
-    publish(run, data)
+    try:
+        publish(run, data)
+    except UnwritableError as error:
+        again = f"kvbench report {shlex.quote(str(run.path))}"
+        say(console, f"the reports were not written: {error.what}; `{again}` makes them once that is mended")
     if record:
         say(console, f"recorded in {append(run.path.resolve().parent, manifest, verdict)}")
     if as_json:

@@ -6,6 +6,7 @@ Values of environment variables may be private: names alone are shown.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from rich.console import Console
@@ -129,9 +130,9 @@ def _flags(argv: Iterable[str]) -> dict[str, list[str]]:
 def _argument_lines(here: Mapping[str, list[str]], there: Mapping[str, list[str]]) -> list[str]:
     lines = []
     for flag in dict.fromkeys((*here, *there)):
-        before, after = here.get(flag, []), there.get(flag, [])
-        if before != after:
-            lines += [f"- {text}" for text in before] + [f"+ {text}" for text in after]
+        before, after = Counter(here.get(flag, [])), Counter(there.get(flag, []))
+        lines += [f"- {text}" for text in (before - after).elements()]
+        lines += [f"+ {text}" for text in (after - before).elements()]
     return lines
 
 

@@ -35,8 +35,6 @@ class Request:
 def prepared(request: Request, console: Console) -> tuple[Experiment, list[str]]:
     """A request that can be carried out, and warnings, which are shown. InputError names file and line."""
     experiment = _read(request)
-    for profile in experiment.arms:
-        check_supported(profile)
     check_supported(experiment.workload)
     check_supported(experiment.rules)
     warnings = check_experiment(experiment)
@@ -49,7 +47,6 @@ def read_arm(profile: str, workload: str) -> tuple[Profile, Workload]:
     """What `run` records. InputError names file and line."""
     arm, load = load_profile(profile), load_workload(workload)
     check_holdout(load, [arm])
-    check_supported(arm)
     check_supported(load)
     return arm, load
 
@@ -63,6 +60,11 @@ def check_same(request: Request, manifest: Manifest) -> None:
         if len(request.profiles) == 1:
             said["workload"] = (experiment.workload, manifest.workload)
             said["rules"] = (_with_rounds(experiment.rules, manifest), manifest.rules)
+    if request.allow:
+        from kvbench.compare.difference import allowed_differences  # brings every engine along
+
+        now = allowed_differences(_read(request)) if request.profiles else list(request.allow)
+        said["allowed differences"] = (now, manifest.allowed_differences)
     if request.workload is not None:
         said["workload"] = (load_workload(request.workload), manifest.workload)
     if request.rules is not None:

@@ -51,11 +51,12 @@ def plan_disk_directory(path: Path, label: str) -> Path:
 
 
 def _make_disk_directory(directory: Path) -> None:
-    """Make and mark it; those that a crashed kvbench left beside it are removed first."""
+    """Make and mark it; those that a crashed kvbench left beside it are removed first, as far as this user may."""
     try:
         for left in directory.parent.glob("kvbench-*") if directory.parent.is_dir() else ():
-            if abandoned(left):
-                remove_directory(left)
+            with contextlib.suppress(OSError):  # also where another kvbench is about to remove it
+                if abandoned(left):
+                    remove_directory(left)
         make_directory(directory)
     except OSError as error:
         raise InputError(

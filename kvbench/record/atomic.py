@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvbench.errors import RecordError
+from kvbench.errors import UnwritableError
 
 __all__ = ["write_document", "write_table", "write_text"]
 
@@ -30,7 +30,7 @@ def _temporary(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8. RecordError when the disk refuses."""
+    """Write `text` as UTF-8. UnwritableError when the disk refuses."""
     try:
         temporary = _temporary(path)
         try:
@@ -43,12 +43,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_document(path: Path, document: object) -> None:
-    """Write `document` as JSON. RecordError when the disk refuses; ValueError for what JSON cannot hold (NaN)."""
+    """Write `document` as JSON. UnwritableError when the disk refuses; ValueError for what JSON has not (NaN)."""
     write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write `table` as Parquet. RecordError when the disk refuses."""
+    """Write `table` as Parquet. UnwritableError when the disk refuses."""
     try:
         temporary = _temporary(path)
         try:
@@ -60,8 +60,8 @@ def write_table(path: Path, table: pa.Table) -> None:
         raise _refused(path, error) from error
 
 
-def _refused(path: Path, error: OSError) -> RecordError:
-    return RecordError(
+def _refused(path: Path, error: OSError) -> UnwritableError:
+    return UnwritableError(
         f"cannot write {path}: {error.strerror or error}",
         do="free space or choose another folder with --out; `--resume` goes on from what was recorded",
     )

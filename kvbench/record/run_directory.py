@@ -66,7 +66,11 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """An existing run. InputError when `path` is none."""
-        if not (path / "run.json").is_file():
+        try:
+            is_one = (path / "run.json").is_file()
+        except OSError as error:  # a folder that may not be looked into, or a name that is too long
+            raise InputError(f"{path} cannot be looked into: {error.strerror or error}") from error
+        if not is_one:
             raise InputError(
                 f"{path} is not a run of kvbench: it has no run.json",
                 do="name a folder that `kvbench compare` or `kvbench run` wrote, such as results/<time>-<name>",
@@ -77,11 +81,11 @@ class RunDirectory:
     def check_writable(results: Path) -> None:
         """Whether a run could be made under `results`; nothing is left behind. InputError when not."""
         place = results
-        while not place.exists():
-            place = place.parent
-        if not place.is_dir():
-            raise _unwritable(results, f"{place} is a file, not a folder")
         try:
+            while not place.exists():
+                place = place.parent
+            if not place.is_dir():
+                raise _unwritable(results, f"{place} is a file, not a folder")
             Path(tempfile.mkdtemp(prefix=".kvbench-", dir=place)).rmdir()
         except OSError as error:
             raise _unwritable(results, error.strerror or str(error)) from error

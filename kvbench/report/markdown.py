@@ -30,7 +30,7 @@ def render_markdown(data: ReportData) -> str:
     for candidate in report.candidates:
         blocks += _candidate(candidate, report.confidence)
     blocks += ["## What was compared", _arms(report), _figures([*report.workload, *report.rules_summary])]
-    blocks += ["## Reproduce", f"    kvbench report {report.directory}"]
+    blocks += ["## Reproduce", f"    {report.again}"]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

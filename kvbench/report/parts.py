@@ -193,6 +193,8 @@ class ReportView:
     title: str
     run_id: str
     directory: str
+    again: str
+    """The command that makes this report anew, as a shell takes it."""
     started: str
     version: str
     host: str

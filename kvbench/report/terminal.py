@@ -61,9 +61,7 @@ def render_verdict(console: Console, data: ReportData) -> None:
             console.print(part, highlight=False, soft_wrap=False)
         # Not wrapped: paths are there to be copied.
         console.print(f"  report   {report.directory}/report.html", markup=False, highlight=False, soft_wrap=True)
-        console.print(
-            f"           kvbench report {report.directory}", markup=False, highlight=False, soft_wrap=True
-        )
+        console.print(f"           {report.again}", markup=False, highlight=False, soft_wrap=True)
     console.file.write(encodable(_TRAILING.sub("", capture.get()), console.encoding))
     console.file.flush()
 

@@ -68,6 +68,7 @@ def view(data: ReportData) -> ReportView:
         title=plain(data.name),
         run_id=plain(data.run_id),
         directory=plain(data.directory),
+        again=plain(f"kvbench report {shlex.quote(data.directory)}"),
         started=data.started_utc.strftime("%Y-%m-%d %H:%M:%S UTC"),
         version=plain(data.kvbench_version),
         host=f"{plain(host.cpu_model)}, {host.cores} cores, {show_bytes(host.memory_bytes)}, {plain(host.kernel)}",

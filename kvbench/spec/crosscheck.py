@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
@@ -30,6 +31,7 @@ def check_experiment(experiment: Experiment) -> list[str]:
         raise InputError("nothing to compare: there is no candidate")
     _check_names(experiment)
     _check_disk_paths(experiment)
+    _check_servers(experiment)
     _check_classes(experiment.rules, experiment.workload)
     _check_limits(experiment.rules)
     check_holdout(experiment.workload, experiment.arms)
@@ -100,7 +102,9 @@ def _check_names(experiment: Experiment) -> None:
 
 
 def _check_disk_paths(experiment: Experiment) -> None:
-    places = [(arm, arm.tiers.disk.path) for arm in experiment.arms if arm.tiers.disk is not None]
+    # Where a server that runs already keeps its blocks is its own matter, and its host's.
+    started = [arm for arm in experiment.arms if arm.engine.kind != "attached"]
+    places = [(arm, arm.tiers.disk.path) for arm in started if arm.tiers.disk is not None]
     for (first, here), (second, there) in combinations(places, 2):
         inner, outer = _real(there), _real(here)
         if inner == outer or outer in inner.parents or inner in outer.parents:
@@ -110,6 +114,25 @@ def _check_disk_paths(experiment: Experiment) -> None:
                 where=where(second, "tiers.disk.path"),
                 do="give each arm a directory of its own, or one would be served the other's blocks",
             )
+
+
+def _check_servers(experiment: Experiment) -> None:
+    """All arms play the same prompts in a round, so one server would serve the later arms from its caches."""
+    attached = [arm for arm in experiment.arms if arm.engine.base_url is not None]
+    for first, second in combinations(attached, 2):
+        if _address(first) == _address(second):
+            raise InputError(
+                f"'{first.name}' and '{second.name}' are the same server, {second.engine.base_url}: what one arm "
+                "was served would be in its caches for the other",
+                where=where(second, "engine.base_url"),
+                do="give each arm a server of its own",
+            )
+
+
+def _address(arm: Profile) -> tuple[str, str, int | None, str]:
+    parts = urlsplit(arm.engine.base_url or "")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, (parts.hostname or "").replace("localhost", "127.0.0.1"), port, parts.path.rstrip("/")
 
 
 def _real(path: Path) -> Path:

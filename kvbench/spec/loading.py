@@ -140,8 +140,8 @@ def _with_absolute_paths(profile: Profile, folder: Path) -> Profile:
     engine, tiers = profile.engine, profile.tiers
     if engine.kind != "attached" and engine.model.startswith(("./", "../", "~")):
         engine = engine.model_copy(update={"model": str(_absolute(Path(engine.model), folder))})
-    if engine.ca_file is not None:
-        engine = engine.model_copy(update={"ca_file": _absolute(engine.ca_file, folder)})
+    named = {"ca_file": engine.ca_file, "tokenizer": engine.tokenizer}
+    engine = engine.model_copy(update={k: _absolute(file, folder) for k, file in named.items() if file is not None})
     if tiers.disk is not None:
         disk = tiers.disk.model_copy(update={"path": _absolute(tiers.disk.path, folder)})
         tiers = tiers.model_copy(update={"disk": disk})

@@ -105,7 +105,7 @@ class EngineSpec(SpecModel):
     api: Api = "completions"
     """Attached servers: where prompts are sent. `chat` puts each into one user message."""
     token_id_range: tuple[Whole, Whole] | None = None
-    tokenizer: Path | None = None
+    tokenizer: UserPath | None = None
     """Attached servers that take only text: the served model's tokenizer.json, where the server has no
     `/tokenize`."""
     emulation: Emulation | None = None

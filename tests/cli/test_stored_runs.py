@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvbench.compare import command
+from kvbench.errors import UnwritableError
 from kvbench.ledger.account import EVIDENCE
 from kvbench.record.run_directory import RunDirectory
 from tests.cli.files import WORKLOAD, attached_profile, two_stand_ins, write
@@ -60,6 +63,32 @@ def test_a_report_is_the_same_again_through_a_link_and_a_relative_path(
     second = kvbench_here("report", "link", "--json")
     assert json.loads(first.out) == json.loads(second.out)
     assert first.code == second.code in (1, 3)
+
+
+def test_a_verdict_is_shown_also_where_nothing_can_be_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise UnwritableError("cannot write ledger.parquet: Read-only file system")
+
+    first = kvbench_here("report", run, "--json")
+    (run / "verdict.json").unlink()
+    (run / "verdict.json").mkdir()  # no file can take its place
+    monkeypatch.setattr(command, "rebuild_ledgers", refuse)
+    for json_ in ((), ("--json",)):
+        answer = kvbench_here("report", run, *json_)
+        assert answer.code == first.code
+        assert "the reports were not written: cannot write" in answer.err
+        assert "the ledgers are those that were stored: cannot write" in answer.err
+    assert json.loads(answer.out)["verdict"] == json.loads(first.out)["verdict"]
+
+
+def test_the_command_to_make_a_report_again_can_be_pasted(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "my results").mkdir()
+    moved = run.rename(tmp_path / "my results" / run.name)
+    answer = kvbench_here("report", moved)
+    line = next(line for line in answer.out.splitlines() if "kvbench report" in line)
+    assert shlex.split(line)[-3:] == ["kvbench", "report", str(moved)]
+    assert f"kvbench report '{moved}'" in (moved / "report.md").read_text()
+    assert f"kvbench report &#39;{moved}&#39;" in (moved / "report.html").read_text()
 
 
 def test_edited_rules_are_shown_by_a_report_and_refused_by_a_resumption(run: Path) -> None:
@@ -125,6 +154,10 @@ def test_what_is_said_beside_resume_must_be_what_the_run_began_with(run: Path, r
     refused(kvbench_here("compare", "--resume", run, "-n", "3"), "other rounds")
     refused(kvbench_here("compare", "--resume", run, "-w", "demo", "-r", "demo"), "other workload and other rules")
     refused(kvbench_here("compare", *reversed(same), "--resume", run), "other profiles")
+    assert "--out elsewhere changes nothing" in kvbench_here("compare", "--resume", run, "--out", "elsewhere").err
+    allowed = ["--allow-difference", "engine.args.seed"]
+    refused(kvbench_here("compare", "--resume", run, *allowed), "other allowed differences")
+    assert kvbench_here("compare", *same, *allowed, "--resume", run).code in (1, 3), "nothing differs in that"
 
 
 def test_an_experiment_beside_resume_must_have_the_rules_that_the_run_began_with(run: Path, recorded: Path) -> None:

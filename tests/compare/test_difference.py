@@ -116,6 +116,12 @@ def test_the_rendered_start_shows_what_a_tier_adds(tmp_path: Path) -> None:
     assert rendered_differences(experiment(tmp_path, tiers="")) == {"other": []}
 
 
+def test_of_an_option_that_is_given_often_only_what_changed_is_shown() -> None:
+    here = Rendered(("docker", "run", "--env", "A", "--env", "B", "--mount", "x"), {})
+    there = Rendered(("docker", "run", "--env", "A", "--env", "B", "--env", "C", "--mount", "y"), {})
+    assert rendered_difference(here, there) == ["+ --env C", "- --mount x", "+ --mount y"]
+
+
 def test_arguments_environment_and_files_are_compared() -> None:
     here = Rendered(
         argv=("python", "-m", "server", "--port", "1", "--gone", "--same", "x"),

@@ -267,6 +267,21 @@ def test_a_disk_directory_of_a_crashed_run_is_removed_when_the_next_is_made(
     assert alive.exists()
 
 
+def test_what_a_crashed_run_left_and_cannot_be_removed_keeps_no_other_from_starting(
+    tmp_path: Path, engines: list[LaunchedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of root's, or another kvbench that is just removing it."""
+    left = make_directory(plan_disk_directory(tmp_path / "kv", "arm-0"))
+    (left / MARK).write_text((left / MARK).read_text().replace(f'"owner": [{os.getpid()}', '"owner": [4194305'))
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(launch, "remove_directory", refuse)
+    assert started(a_profile(), tmp_path, engines).state().alive
+    assert left.exists()
+
+
 def test_a_disk_path_that_cannot_be_used_is_an_input_error(tmp_path: Path, engines: list[LaunchedEngine]) -> None:
     (tmp_path / "kv").write_text("")
     with pytest.raises(InputError, match=rf"tiers\.disk\.path: cannot make a directory under {tmp_path / 'kv'}: "):

@@ -70,6 +70,15 @@ def test_a_file_where_the_results_folder_should_be_is_an_input_error(tmp_path: P
         assert "--out" in str(caught.value)
 
 
+def test_a_path_that_cannot_be_looked_at_is_an_input_error(tmp_path: Path) -> None:
+    """Too long a name here; a folder of somebody else's fails in the same way for whoever is not root."""
+    path = tmp_path / ("a" * 300)
+    with pytest.raises(InputError, match="cannot write results"):
+        RunDirectory.check_writable(path)
+    with pytest.raises(InputError, match="cannot be looked into"):
+        RunDirectory.open(path)
+
+
 def test_checking_a_folder_that_does_not_exist_yet_leaves_nothing_behind(tmp_path: Path) -> None:
     RunDirectory.check_writable(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []

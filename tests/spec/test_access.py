@@ -96,6 +96,13 @@ def test_an_authority_is_a_file_beside_the_profile_and_needs_tls(tmp_path: Path)
         load_profile(write(tmp_path, "ca_file: ca.pem"))
 
 
+@pytest.mark.parametrize("written", ["tok/tokenizer.json", "./tok/tokenizer.json"])
+def test_a_tokenizer_is_a_file_beside_the_profile(tmp_path: Path, written: str) -> None:
+    assert (
+        load_profile(write(tmp_path, f"tokenizer: {written}")).engine.tokenizer == tmp_path / "tok/tokenizer.json"
+    )
+
+
 def test_the_route_is_completions_or_chat(tmp_path: Path) -> None:
     assert load_profile(write(tmp_path)).engine.api == "completions"
     assert load_profile(write(tmp_path, "api: chat")).engine.api == "chat"

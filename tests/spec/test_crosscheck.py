@@ -69,6 +69,28 @@ def test_disk_tiers_side_by_side_are_fine(tmp_path: Path) -> None:
     assert warnings == ["'two' is the baseline under another name"]
 
 
+def attached(folder: Path, name: str, url: str, tiers: str = "tiers: {}") -> Profile:
+    file = folder / f"{name}.yaml"
+    urls = f"  base_url: {url}\n  metrics_url: {url}/metrics\n"
+    file.write_text(f"name: {name}\nengine:\n  kind: attached\n  model: m\n{urls}{tiers}\n")
+    return load_profile(file)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://localhost:8000/", "http://LOCALHOST:8000"])
+def test_one_server_is_not_two_arms(tmp_path: Path, url: str) -> None:
+    base, other = attached(tmp_path, "base", "http://127.0.0.1:8000"), attached(tmp_path, "other", url)
+    with pytest.raises(
+        InputError, match=r"other\.yaml:5: engine\.base_url: 'base' and 'other' are the same server"
+    ):
+        check_experiment(experiment(base, other))
+
+
+def test_servers_on_other_hosts_may_call_their_disks_alike(tmp_path: Path) -> None:
+    tiers = disk("/mnt/kv")
+    arms = [attached(tmp_path, f"arm{n}", f"http://10.0.0.{n}:8000", tiers) for n in (1, 2)]
+    assert check_experiment(experiment(*arms)) == ["'arm2' is the baseline under another name"]
+
+
 def test_requests_are_held_out_of_a_tier_that_is_there(tmp_path: Path) -> None:
     workload = tmp_path / "w.yaml"
     workload.write_text(shipped_path("workload", "demo").read_text() + "tier_holdout: 10%\n")
@@ -184,28 +206,6 @@ def test_tier_differences_are_the_dimensions_of_the_comparison(tmp_path: Path) -
     assert tier_differences(base, other) == ("device.blocks", "device.kv_dtype", "host.size", "disk")
 
 
-LATER_PROFILES = [
-    (
-        "kind: vllm, model: /m, image: x@sha256:0",
-        "tiers: {host: {size: 1GiB, via: lmcache}}",
-        "LMCache with an engine in a container",
-    ),
-]
-
-
-@pytest.mark.parametrize(("engine", "tiers", "words"), LATER_PROFILES)
-def test_profiles_of_later_versions_load_and_are_refused_by_name(
-    tmp_path: Path, engine: str, tiers: str, words: str
-) -> None:
-    file = tmp_path / "p.yaml"
-    file.write_text(f"name: a\nengine: {{{engine}}}\n{tiers}\n")
-    loaded = load_profile(file)
-    with pytest.raises(NotSupportedYetError) as caught:
-        check_supported(loaded)
-    assert words in str(caught.value)
-    assert str(caught.value).startswith(f"{file}:{3 if tiers else 2}: ")
-
-
 SMALL_WORKLOAD = """\
 name: small
 arrivals: {process: poisson, rate: 3/s}
@@ -245,7 +245,6 @@ def test_what_is_shipped_for_this_version_is_supported() -> None:
         check_supported(load_workload(name))
     for name in ("default", "demo"):
         check_supported(load_rules(name))
-    check_supported(load_profile("cpu/slow-disk"))
 
 
 def test_a_working_set_of_device_or_host_is_supported(tmp_path: Path) -> None:
