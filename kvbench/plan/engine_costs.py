@@ -8,6 +8,7 @@ from kvbench.engine.emulated.sizes import emulation_of
 from kvbench.engine.models import BUILT_IN_MODELS
 from kvbench.plan.probe_file import SUFFIX_TOKENS, Curve, ProbeFile
 from kvbench.plan.setting import Setting
+from kvbench.spec.bounds import LONGEST_S
 from kvbench.spec.emulation import Costs
 from kvbench.spec.profile import Profile
 
@@ -72,9 +73,9 @@ def assumed_costs(setting: Setting, *, block_tokens: int, block_bytes: int) -> E
             "sequence": _SEQUENCE_S,
             "token": setting.recompute_s,
             "token_context": setting.attention_s,
-            "load_block": block_bytes / setting.path_bytes_per_s,
-            "store_block": block_bytes / setting.path_bytes_per_s,
-            "read_block": block_bytes / setting.disk_bytes_per_s,
+            "load_block": min(block_bytes / setting.path_bytes_per_s, LONGEST_S),
+            "store_block": min(block_bytes / setting.path_bytes_per_s, LONGEST_S),
+            "read_block": min(block_bytes / setting.disk_bytes_per_s, LONGEST_S),
             "write_block": block_bytes / DISK_WRITE_BYTES_PER_S,
             "block_bytes": block_bytes,
         }

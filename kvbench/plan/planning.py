@@ -16,6 +16,7 @@ from kvbench.plan.prediction import Prediction, predict
 from kvbench.plan.references import ratio
 from kvbench.plan.reuse import expected_sources
 from kvbench.plan.sweep import Sweep, SweepPoint, host_sweep, knee, usual_sweep
+from kvbench.spec.bounds import LONGEST_S
 from kvbench.spec.emulation import Costs
 from kvbench.spec.profile import Profile
 from kvbench.spec.quantity import show_bytes, show_seconds
@@ -152,6 +153,12 @@ def _of_trace(traffic: Traffic) -> Workload:
             do="plan with a trace that has block ids, token ids or messages, or with a workload",
         )
     played_s = float(read.times_s[min(limit, len(read)) - 1]) + 1.0
+    if played_s > LONGEST_S:
+        raise InputError(
+            "its requests come over more than 365d, so its times are none of one service",
+            where=Where(path),
+            do="leave out what does not belong to it, or plan with fewer requests (--limit)",
+        )
     source = {
         "path": str(path.resolve()),
         "format": traffic.format_,

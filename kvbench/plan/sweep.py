@@ -10,6 +10,7 @@ import numpy as np
 from kvbench.errors import InputError
 from kvbench.plan.planned_arm import PlannedArm
 from kvbench.plan.reuse import expected_sources
+from kvbench.spec.bounds import LARGEST_BYTES
 from kvbench.spec.quantity import parse_quantity
 from kvbench.workload.schedule import Schedule
 
@@ -46,7 +47,7 @@ def usual_sweep(arm: PlannedArm) -> Sweep:
     """From none to sixteen times the device, or to four times what the profile asks for."""
     device = arm.device_blocks * arm.block_bytes
     asked = arm.host_blocks * arm.block_bytes
-    return Sweep("host", _spread(0, max(16 * device, 4 * asked)))
+    return Sweep("host", _spread(0, min(max(16 * device, 4 * asked), LARGEST_BYTES)))
 
 
 def parse_sweep(text: str) -> Sweep:

@@ -9,8 +9,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from kvbench.spec.bounds import FACTOR, within
 from kvbench.spec.model import SpecModel
-from kvbench.spec.quantity import ByteSize, Fraction, Number, PositiveSeconds, Seconds, Whole
+from kvbench.spec.quantity import ByteSize, Cost, CountFromZero, Fraction, Number, PositiveSeconds, Seconds, Seed
 
 __all__ = [
     "After",
@@ -25,43 +26,45 @@ __all__ = [
     "Stalls",
 ]
 
-Factor = Annotated[Number, Field(gt=0)]
-Requests = Annotated[Whole, Field(ge=0)]
+Factor = Annotated[Number, Field(gt=0), within(FACTOR)]
+LARGEST_SPREAD = 5.0
+"""Standard deviation on log level: one step in six would take more than 150 times as long as usual."""
+Spread = Annotated[Number, Field(ge=0, le=LARGEST_SPREAD)]
 Share_ = Annotated[Fraction, Field(gt=0)]
 
 
 class Costs(SpecModel):
     """Seconds of work. A step of the engine takes the sum of what is in it; transfers take place beside it."""
 
-    request: Seconds = 0.022
+    request: Cost = 0.022
     """Before the scheduler sees a request: parsing, and the answer's way back. Takes no engine time. From the TTFT
     of prompts that are on the device (45 to 70 ms) less the step."""
-    request_token: Seconds = 0.0
+    request_token: Cost = 0.0
     """For each prompt token before the scheduler sees the request: reading and hashing it. Takes no engine time."""
-    step: Seconds = 0.007
+    step: Cost = 0.007
     """Of every step, whatever is in it. With `sequence`: gaps of 9 to 12 ms for one request alone."""
-    sequence: Seconds = 0.002
+    sequence: Cost = 0.002
     """For each decoding request in the step."""
-    token: Seconds = 1.25e-4
+    token: Cost = 1.25e-4
     """For each prompt token computed. With `token_context`: 3,072 tokens in 0.42 s, 8,000 in 1.25 s."""
-    token_context: Seconds = 8e-9
+    token_context: Cost = 8e-9
     """For each pair of a computed prompt token and a token before it (attention)."""
-    cached_context: Seconds = 0.0
+    cached_context: Cost = 0.0
     """For each cached token of a prompt, once, in the step that begins to compute the rest: attention goes back
     over all of them, however few are computed."""
-    load_block: Seconds = 2.5e-4
+    load_block: Cost = 2.5e-4
     """Host to device, for 256 KiB: 24 blocks took some 6 ms more than blocks on the device."""
-    store_block: Seconds = 3.0e-4
+    store_block: Cost = 3.0e-4
     """Device to host."""
-    read_block: Seconds = 5.0e-4
+    read_block: Cost = 5.0e-4
     """Disk to host: 62 blocks took 30 to 50 ms more than blocks on the device."""
-    write_block: Seconds = 8.0e-4
+    write_block: Cost = 8.0e-4
     """Host to disk."""
-    transfer: Seconds = 5e-4
+    transfer: Cost = 5e-4
     """Of every job between host and device, however many blocks it moves."""
-    disk_transfer: Seconds = 5e-4
+    disk_transfer: Cost = 5e-4
     """Of every job between host and disk, however many blocks it moves."""
-    lookup: Seconds = 1e-3
+    lookup: Cost = 1e-3
     """From asking the disk tier for a chunk to its answer."""
     shared_cores: Fraction = 0.0
     """Of the server's own work (handling requests, moving blocks), how much takes its time from a step under way:
@@ -73,9 +76,9 @@ class Costs(SpecModel):
 class Noise(SpecModel):
     """Spread of the costs on log level. Zero everywhere makes every run of a schedule the same."""
 
-    launch: Annotated[Number, Field(ge=0)] = 0.02
+    launch: Spread = 0.02
     """Standard deviation between launches: rounds that share a launch are not independent."""
-    level: Annotated[Number, Field(ge=0)] = 0.08
+    level: Spread = 0.08
     """Standard deviation of a level that wanders (AR(1) in time), so that slow and fast stretches last. Assumed,
     not fitted: over a round of two minutes it averages to 0.08 sqrt(2 x 5 s / 120 s) = 0.023, about what launches
     differ by, so that neither alone makes the noise between rounds."""
@@ -83,7 +86,7 @@ class Noise(SpecModel):
     """Time after which the level has lost all but 1/e of what it was. Assumed: long against the time between
     requests (0.06 to 0.3 s in calibration), so that neighbours share it and are no independent evidence; short
     against a round, so that each has many stretches."""
-    step: Annotated[Number, Field(ge=0)] = 0.10
+    step: Spread = 0.10
     """Standard deviation of single steps around the level."""
 
 
@@ -92,7 +95,7 @@ class Emulation(SpecModel):
 
     costs: Costs = Costs()
     noise: Noise = Noise()
-    seed: Whole = 0
+    seed: Seed = 0
     """With the launch's label it decides all of the noise."""
 
 
@@ -107,7 +110,7 @@ class Held(SpecModel):
 
     share: Share_
     by: PositiveSeconds
-    after: Requests = 0
+    after: CountFromZero = 0
 
 
 class Stalls(SpecModel):
@@ -126,14 +129,14 @@ class Slowed(SpecModel):
 class Restart(SpecModel):
     """After so many requests; the server is away for `down`."""
 
-    after: Requests
+    after: CountFromZero
     down: Seconds = 1.0
 
 
 class After(SpecModel):
     """From so many requests on; 0: from the start."""
 
-    after: Requests = 0
+    after: CountFromZero = 0
 
 
 class Injections(SpecModel):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvbench.spec.access import header_problems
+from kvbench.spec.bounds import MOST_TOKENS
 from kvbench.spec.document import KeyPath
 from kvbench.spec.secret_names import variable_looks_secret
 from kvbench.spec.spelling import did_you_mean
@@ -59,6 +60,8 @@ EMULATED_LONGEST = 16_384
 _EMBEDDED_BLOCK_TOKENS = 128  # vLLM's default on its CPU platform
 _GPU_BLOCK_TOKENS = 16  # vLLM's default on GPUs
 _TRTLLM_BLOCK_TOKENS = 32  # TensorRT-LLM's default for `tokens_per_block`
+_LEAST_TOKENS = {"block-size": 1, "tokens_per_block": 1, "max-model-len": -1, "max_seq_len": 1}
+"""Of arguments that kvbench reckons with. -1 leaves a length to vLLM, which also takes text such as `32k`."""
 _VLLM_KEYS = {
     "model": "engine.model",
     "revision": "engine.revision",
@@ -234,6 +237,10 @@ def _args(engine: EngineSpec) -> Iterator[Problem]:
             yield path, "removes every metric of the engine, so nothing could be judged"
         elif value in ("yes", "no", "on", "off"):
             yield path, f"write true or false ({value} is text in YAML 1.2)"
+        elif flag in _LEAST_TOKENS and engine.kind != "emulated" and type(value) is int:
+            least = _LEAST_TOKENS[flag]
+            if not least <= value <= MOST_TOKENS:
+                yield path, f"must lie between {least} and {MOST_TOKENS} tokens, got {value}"
 
 
 def _env(engine: EngineSpec) -> Iterator[Problem]:
@@ -269,7 +276,8 @@ def _too_few_blocks(engine: EngineSpec, device: DeviceTier) -> Iterator[Problem]
     size, longest = block_tokens(engine), engine.args.get("max-model-len")
     if longest is None and engine.kind == "emulated":
         longest = EMULATED_LONGEST
-    if device.blocks is not None and size and isinstance(longest, int) and not isinstance(longest, bool):
+    known = isinstance(longest, int) and not isinstance(longest, bool) and longest <= MOST_TOKENS
+    if device.blocks is not None and size and isinstance(longest, int) and known:
         # vLLM reserves one block (the null block), so one request of full length needs one more.
         needed = -(-longest // size) + 1
         if device.blocks < needed:
@@ -352,7 +360,7 @@ def _lmcache_chunks(engine: EngineSpec, host: HostTier) -> Iterator[Problem]:
             "LMCache counts tokens, and the KV block is not known here; give chunk_tokens, or block-size in args",
         )
     left_out = host.chunk_tokens is None and host.blocks_per_chunk is None
-    if left_out and size is not None and LMCACHE_CHUNK_TOKENS % size:
+    if left_out and size and LMCACHE_CHUNK_TOKENS % size:
         yield ("tiers", "host"), f"LMCache's {LMCACHE_CHUNK_TOKENS} tokens are no multiple of the KV block, {size}"
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from kvbench.spec.bounds import MOST_TOKENS, between
 from kvbench.spec.forms import form
 from kvbench.spec.model import Misfit, SpecModel
 from kvbench.spec.paths import UserPath
@@ -20,9 +21,14 @@ __all__ = [
     "ThinkLogNormal",
     "Tokens",
     "Uniform",
+    "usual_length",
 ]
 
-Tokens = Annotated[Whole, Field(ge=1)]
+Tokens = Annotated[Whole, Field(ge=1), between(1, MOST_TOKENS)]
+"""Of tokens or turns; what else counts from 1 is a `Count`."""
+SHORTEST_MEDIAN = 0.001
+"""Draws are rounded to at least 1 anyway; and the spread to `MOST_TOKENS` stays one whose powers are finite."""
+_Middle = Annotated[Number, Field(gt=0), between(SHORTEST_MEDIAN, MOST_TOKENS)]
 
 
 class Uniform(SpecModel):
@@ -44,8 +50,8 @@ def _spread(median: float, p95: float) -> None:
 
 
 class LogNormalShape(SpecModel):
-    median: Annotated[Number, Field(gt=0)]
-    p95: Annotated[Number, Field(gt=0)]
+    median: _Middle
+    p95: _Middle
 
     @model_validator(mode="after")
     def _fits(self) -> LogNormalShape:
@@ -54,17 +60,17 @@ class LogNormalShape(SpecModel):
 
 
 class LogNormal(SpecModel):
-    """Lognormal by its median and 95th percentile, rounded, at least 1."""
+    """Lognormal by its median and 95th percentile, rounded, at least 1 and at most `MOST_TOKENS`."""
 
     lognormal: LogNormalShape
 
 
 class GeometricShape(SpecModel):
-    mean: Annotated[Number, Field(ge=1)]
+    mean: Annotated[Number, Field(ge=1), between(1, MOST_TOKENS)]
 
 
 class Geometric(SpecModel):
-    """Geometric on 1, 2, ... by its mean."""
+    """Geometric on 1, 2, ... by its mean, at most `MOST_TOKENS`."""
 
     geometric: GeometricShape
 
@@ -93,6 +99,21 @@ Length = Annotated[
 ]
 
 
+def usual_length(length: Length) -> float:
+    """The number itself; of a distribution its mean, or the largest of its ordinary draws."""
+    match length:
+        case Uniform(uniform=(_, largest)):
+            return largest
+        case LogNormal(lognormal=shape):
+            return shape.p95
+        case Geometric(geometric=shape):
+            return shape.mean
+        case Empirical(values=values):
+            return max(values, default=0)
+        case int():
+            return length
+
+
 class ThinkShape(SpecModel):
     median: PositiveSeconds
     p95: PositiveSeconds
@@ -104,6 +125,8 @@ class ThinkShape(SpecModel):
 
 
 class ThinkLogNormal(SpecModel):
+    """Lognormal by its median and 95th percentile; at most `LONGEST_S`."""
+
     lognormal: ThinkShape
 
 

@@ -92,6 +92,8 @@ def _sentence(details: ErrorDetails, written: object) -> str:
             text = str(ctx["error"])
         case "form":
             text = f"{message}; got {shown}"
+        case "bounds":
+            text = f"{message}, got {shown}"
         case "string_type":
             quotes = f'; put quotes around it: "{written}"' if isinstance(written, int | float) else ""
             text = f"expected text, got {shown}{quotes}"

@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from kvbench.spec.access import Access, Api, EnvName, Headers, bare_text
+from kvbench.spec.bounds import MOST_COUNT, between
 from kvbench.spec.container import ContainerSpec
 from kvbench.spec.emulation import Emulation, Injections
 from kvbench.spec.fitness import LMCACHE_CHUNK_TOKENS, misfits
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
 from kvbench.spec.paths import UserPath, with_known_home
-from kvbench.spec.quantity import Bandwidth, ByteSize, Fraction, PositiveSeconds, Whole
-from kvbench.spec.secondary import Backpressure, SecondaryTier
+from kvbench.spec.quantity import Bandwidth, ByteSize, Count, CountFromZero, Fraction, PositiveSeconds, Whole
+from kvbench.spec.secondary import Backpressure, SecondaryTier, Threads
 
 __all__ = [
     "DeviceTier",
@@ -104,7 +105,7 @@ class EngineSpec(SpecModel):
     """Attached servers: PEM file of the authority that signed the certificate; default: the system's."""
     api: Api = "completions"
     """Attached servers: where prompts are sent. `chat` puts each into one user message."""
-    token_id_range: tuple[Whole, Whole] | None = None
+    token_id_range: tuple[CountFromZero, CountFromZero] | None = None
     tokenizer: UserPath | None = None
     """Attached servers that take only text: the served model's tokenizer.json, where the server has no
     `/tokenize`."""
@@ -144,7 +145,7 @@ class DeviceTier(SpecModel):
     """KV blocks in GPU memory (on the CPU engine: its KV arena). One of the two sizes, or the engine's default."""
 
     memory_utilization: Annotated[Fraction, Field(gt=0)] | None = None
-    blocks: Annotated[Whole, Field(ge=2)] | None = None
+    blocks: Annotated[Whole, Field(ge=2), between(2, MOST_COUNT)] | None = None
     kv_dtype: str = "auto"
 
 
@@ -156,10 +157,10 @@ class HostTier(SpecModel):
     via: Literal["native", "offloading", "lmcache"] = "native"
     in_process: bool = False
     """LMCache only: inside the engine, instead of in a server beside it."""
-    chunk_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    blocks_per_chunk: Annotated[Whole, Field(ge=1)] | None = None
-    store_threshold: Annotated[Whole, Field(ge=0)] = 0
-    max_tracker_size: Annotated[Whole, Field(ge=1)] | None = None
+    chunk_tokens: Count | None = None
+    blocks_per_chunk: Count | None = None
+    store_threshold: CountFromZero = 0
+    max_tracker_size: Count | None = None
     """Prefixes that `store_threshold` counts at most."""
     offload_prompt_only: bool = True
     canonical_layout: bool = False
@@ -181,8 +182,8 @@ class DiskTier(SpecModel):
     """KV blocks in files behind the host tier. kvbench puts a directory of its own under `path` for each launch."""
 
     path: Path
-    read_threads: Annotated[Whole, Field(ge=1)] = 16
-    write_threads: Annotated[Whole, Field(ge=1)] = 16
+    read_threads: Threads = 16
+    write_threads: Threads = 16
     size_limit: ByteSize | None = None
     locality: Literal["LOCAL", "REMOTE"] | None = None
     """What requests may name it by; a file system on the network is REMOTE."""

@@ -11,14 +11,31 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from kvbench.spec.bounds import (
+    BANDWIDTH,
+    LARGEST_SEED,
+    LONGEST_S,
+    MOST_COUNT,
+    RATE,
+    SIZE,
+    TIME,
+    between,
+    within,
+    zero_or_between,
+)
+
 __all__ = [
     "Bandwidth",
     "ByteSize",
+    "Cost",
+    "Count",
+    "CountFromZero",
     "Fraction",
     "Number",
     "PositiveSeconds",
     "Rate",
     "Seconds",
+    "Seed",
     "Whole",
     "parse_number",
     "parse_quantity",
@@ -110,16 +127,21 @@ def parse_number(value: object) -> float:
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, str) and (match is None or match[2]):
         raise ValueError(f"expected a plain number, got {_show(value)}")
-    return _finite(float(value), value)
+    return _finite(float(value) if isinstance(value, str) else value, value)
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Number = Annotated[float, BeforeValidator(parse_number)]
-ByteSize = Annotated[int, BeforeValidator(_whole_bytes), Field(gt=0)]
-Bandwidth = Annotated[float, _parser("bytes per second"), Field(gt=0)]
-Seconds = Annotated[float, _parser("seconds"), Field(ge=0)]
-PositiveSeconds = Annotated[float, _parser("seconds"), Field(gt=0)]
-Rate = Annotated[float, _parser("per second"), Field(gt=0)]
+Count = Annotated[Whole, Field(ge=1), between(1, MOST_COUNT)]
+CountFromZero = Annotated[Whole, Field(ge=0), between(0, MOST_COUNT)]
+Seed = Annotated[Whole, between(-LARGEST_SEED, LARGEST_SEED)]
+ByteSize = Annotated[int, BeforeValidator(_whole_bytes), Field(gt=0), within(SIZE)]
+Bandwidth = Annotated[float, _parser("bytes per second"), Field(gt=0), within(BANDWIDTH)]
+Seconds = Annotated[float, _parser("seconds"), Field(ge=0), zero_or_between(TIME)]
+PositiveSeconds = Annotated[float, _parser("seconds"), Field(gt=0), within(TIME)]
+Cost = Annotated[float, _parser("seconds"), Field(ge=0, le=LONGEST_S)]
+"""Seconds of work for one thing of many, so that nanoseconds count, too."""
+Rate = Annotated[float, _parser("per second"), Field(gt=0), within(RATE)]
 Fraction = Annotated[float, _parser("fraction"), Field(ge=0, le=1)]
 
 

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from kvbench.spec.bounds import MOST_BURST, between
 from kvbench.spec.forms import form
 from kvbench.spec.model import Misfit, SpecModel
 from kvbench.spec.quantity import PositiveSeconds, Rate, Seconds, Whole, show_seconds
@@ -58,7 +59,7 @@ class OnOff(SpecModel):
 
 
 class BurstShape(SpecModel):
-    size: Annotated[Whole, Field(ge=1)]
+    size: Annotated[Whole, Field(ge=1), between(1, MOST_BURST)]
     every: PositiveSeconds
     over: Seconds = 0.0
     base: Rate | None = None

@@ -10,9 +10,27 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from kvbench.spec.bounds import (
+    FACTOR,
+    LARGEST_BYTES,
+    LONGEST_S,
+    MOST_ROUNDS,
+    SHORTEST_WINDOW_S,
+    WINDOWS_PER_FOR,
+    between,
+    within,
+)
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
-from kvbench.spec.quantity import Fraction, Number, PositiveSeconds, Whole, parse_number, parse_quantity
+from kvbench.spec.quantity import (
+    Fraction,
+    Number,
+    PositiveSeconds,
+    Whole,
+    parse_number,
+    parse_quantity,
+    show_seconds,
+)
 from kvbench.spec.spelling import did_you_mean
 
 __all__ = [
@@ -59,6 +77,9 @@ _COUNTS = ("tokens", "blocks", "chunks")
 """Units of the engine's counts of what was kept, found and moved. None of it is a success by itself."""
 
 _QUANTITY_OF_UNIT = {"s": "seconds", "1/s": "per second", "fraction": "fraction", "bytes": "bytes"}
+_LARGEST_OF_UNIT: dict[str, tuple[float, str]] = {"s": (LONGEST_S, "365d"), "bytes": (LARGEST_BYTES, "1024PiB")}
+_LARGEST_LIMIT = 1e15
+"""Of what is counted: larger whole numbers are not told apart in the sums that it is held against."""
 
 
 def metric_unit(metric: str) -> str | None:
@@ -72,6 +93,8 @@ def _share(value: object) -> float:
 
 
 class Sustained(SpecModel):
+    """A window of at least `SHORTEST_WINDOW_S` and a thousandth of `for`: ten moments of each are looked at."""
+
     window: PositiveSeconds
     for_s: PositiveSeconds = Field(alias="for")
 
@@ -79,6 +102,10 @@ class Sustained(SpecModel):
     def _fits(self) -> Sustained:
         if self.window > self.for_s:
             raise Misfit((("window",), f"a window cannot be longer than for, {self.for_s:g} s"))
+        shortest_s = max(SHORTEST_WINDOW_S, self.for_s / WINDOWS_PER_FOR)
+        if self.window < shortest_s:
+            why = f"at least 100ms and a thousandth of for, got {show_seconds(self.window)}"
+            raise Misfit((("window",), f"must be {show_seconds(shortest_s)} or longer: {why}"))
         return self
 
 
@@ -92,8 +119,8 @@ class Rule(SpecModel):
     source: Literal["device", "host", "disk", "computed"] | None = None
     max: float | None = None
     min: float | None = None
-    max_ratio: Annotated[Number, Field(gt=0)] | None = None
-    min_ratio: Annotated[Number, Field(gt=0)] | None = None
+    max_ratio: Annotated[Number, Field(gt=0), within(FACTOR)] | None = None
+    min_ratio: Annotated[Number, Field(gt=0), within(FACTOR)] | None = None
 
     @field_validator("metric")
     @classmethod
@@ -120,6 +147,9 @@ class Rule(SpecModel):
             raise ValueError(
                 f"{metric} lies between 0 and 1" if unit == "fraction" else f"{metric} is never negative"
             )
+        largest, words = _LARGEST_OF_UNIT.get(unit, (_LARGEST_LIMIT, f"{_LARGEST_LIMIT:g} {unit}".strip()))
+        if amount > largest:
+            raise ValueError(f"{metric} is never above {words}, got {value!r}")
         return amount
 
     @model_validator(mode="after")
@@ -238,8 +268,8 @@ class EvidenceRule(Rule):
 
 
 class Rounds(SpecModel):
-    min: Annotated[Whole, Field(ge=1)] = 3
-    max: Annotated[Whole, Field(ge=1)] = 12
+    min: Annotated[Whole, Field(ge=1), between(1, MOST_ROUNDS)] = 3
+    max: Annotated[Whole, Field(ge=1), between(1, MOST_ROUNDS)] = 12
 
     @model_validator(mode="after")
     def _fits(self) -> Rounds:
@@ -247,6 +277,10 @@ class Rounds(SpecModel):
             key = "min" if "min" in self.model_fields_set else "max"
             raise Misfit(((key,), f"min ({self.min}) is larger than max ({self.max})"))
         return self
+
+
+MOST_CORES = 1_000_000
+"""More than any host has: a budget that nothing can exceed may be meant so, and needs no more."""
 
 
 class Validity(SpecModel):
@@ -260,7 +294,7 @@ class Validity(SpecModel):
     send_lag_p99: PositiveSeconds = 0.020
     scrape_coverage: Fraction = 0.95
     scrape_gap: PositiveSeconds = 3.0
-    contention: Annotated[Number, Field(ge=0)] = 0.5
+    contention: Annotated[Number, Field(ge=0), between(0, MOST_CORES)] = 0.5
     token_mismatch: Fraction = 0.0
 
 

@@ -9,13 +9,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from kvbench.spec.bounds import FACTOR, LONGEST_S, MOST_THREADS, between, within
 from kvbench.spec.model import SpecModel
-from kvbench.spec.quantity import PositiveSeconds, Whole
+from kvbench.spec.quantity import CountFromZero, PositiveSeconds, Whole
 
-__all__ = ["Backpressure", "ExampleTier", "KvcrTier", "ObjectTier", "PeerTier", "SecondaryTier"]
+__all__ = ["Backpressure", "ExampleTier", "KvcrTier", "ObjectTier", "PeerTier", "SecondaryTier", "Threads"]
 
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[Whole, Field(ge=1)]
+WaterMark = Annotated[float, Field(gt=0, allow_inf_nan=False), within(FACTOR)]
+Threads = Annotated[Whole, Field(ge=1), between(1, MOST_THREADS)]
+Milliseconds = Annotated[Whole, Field(ge=1), between(1, LONGEST_S * 1000)]
 Locality = Literal["LOCAL", "REMOTE"]
 
 
@@ -27,10 +29,10 @@ class Backpressure(SpecModel):
 
     detector: str = "EMABackpressureDetector"
     policy: Literal["ThrottledDropPolicy", "DropStorePolicy"] | None = None
-    high_water_s: PositiveFloat | None = None
-    low_water_s: PositiveFloat | None = None
+    high_water_s: WaterMark | None = None
+    low_water_s: WaterMark | None = None
     alpha: Annotated[float, Field(gt=0, le=1)] | None = None
-    warmup_completions: Annotated[Whole, Field(ge=0)] | None = None
+    warmup_completions: CountFromZero | None = None
     decay_half_life_s: PositiveSeconds | None = None
     cooldown_s: PositiveSeconds | None = None
 
@@ -51,7 +53,7 @@ class ObjectTier(SpecModel):
     scheme: Literal["http", "https"] | None = None
     ca_bundle: str | None = None
     prefix: str | None = None
-    io_threads: Count | None = None
+    io_threads: Threads | None = None
     enable_kv_events: bool | None = None
     locality: Locality | None = None
     backpressure: Backpressure | None = None
@@ -64,7 +66,7 @@ class PeerTier(SpecModel):
     host: str | None = None
     port: Annotated[Whole, Field(ge=1, le=65535)] | None = None
     backends: Annotated[list[str], Field(min_length=1)] | None = None
-    num_threads: Count | None = None
+    num_threads: Threads | None = None
     unbound_store_timeout_s: PositiveSeconds | None = None
     backpressure: None = None
 
@@ -94,10 +96,10 @@ class KvcrTier(SpecModel):
     eager_ctrl_connect: bool | None = None
     opportunistic_query: bool | None = None
     enable_telemetry: bool | None = None
-    operation_timeout_ms: Count | None = None
-    abandon_timeout_ms: Count | None = None
-    metadata_retry_interval_ms: Count | None = None
-    secondary_g2_slots: Annotated[Whole, Field(ge=0)] | None = None
+    operation_timeout_ms: Milliseconds | None = None
+    abandon_timeout_ms: Milliseconds | None = None
+    metadata_retry_interval_ms: Milliseconds | None = None
+    secondary_g2_slots: CountFromZero | None = None
     kvcr_service_socket_path: str | None = None
     compatibility_digest: str | None = None
     policy: str | None = None

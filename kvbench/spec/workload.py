@@ -5,10 +5,24 @@ Lengths in tokens, times in seconds, rates per second after loading.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from kvbench.spec.bounds import (
+    FACTOR,
+    GREATEST_CV,
+    LARGEST_SEED,
+    LEAST_CV,
+    LONGEST_S,
+    MOST_CONCURRENCY,
+    MOST_TURNS,
+    STEEPEST_ZIPF,
+    WEIGHT,
+    between,
+    within,
+)
 from kvbench.spec.forms import form
 from kvbench.spec.lengths import (
     Empirical,
@@ -19,6 +33,7 @@ from kvbench.spec.lengths import (
     ThinkLogNormal,
     Tokens,
     Uniform,
+    usual_length,
 )
 from kvbench.spec.model import Misfit, Name, SpecFile, SpecModel
 from kvbench.spec.paths import UserPath
@@ -57,14 +72,14 @@ __all__ = [
 class Zipf(SpecModel):
     """Popularity of rank r is proportional to r ** -zipf; 0 is uniform."""
 
-    zipf: Annotated[Number, Field(ge=0)]
+    zipf: Annotated[Number, Field(ge=0), between(0, STEEPEST_ZIPF)]
 
 
 class WorkingSet(SpecModel):
     """The pool is sized so that its prefixes together are `times` the capacity of a tier."""
 
     of: Literal["device", "host", "disk"]
-    times: Annotated[Number, Field(gt=0)]
+    times: Annotated[Number, Field(gt=0), within(FACTOR)]
 
 
 Popularity = Annotated[
@@ -109,7 +124,7 @@ class Class(SpecModel):
     answer to the one before plus think time, and may start side branches or find its context rewritten.
     """
 
-    weight: Annotated[Number, Field(gt=0)] = 1.0
+    weight: Annotated[Number, Field(gt=0), within(WEIGHT)] = 1.0
     prefix: Prefix | None = None
     suffix_tokens: Length
     output_tokens: Length
@@ -127,6 +142,11 @@ class Class(SpecModel):
             for key, why in _BETWEEN_TURNS.items():
                 if getattr(self, key) is not None:
                     problems.append(((key,), f"{why}; add turns"))
+        problems += [
+            (key, f"a session has at most {MOST_TURNS:,} turns and as many branches a turn")
+            for key, length in self._counted_turns().items()
+            if length is not None and usual_length(length) > MOST_TURNS
+        ]
         prefix_tokens = self.prefix.tokens if self.prefix else None
         if self.compact and isinstance(prefix_tokens, int) and self.compact.to_tokens <= prefix_tokens:
             why = f"must hold the prefix, {prefix_tokens} tokens, and more"
@@ -134,6 +154,15 @@ class Class(SpecModel):
         if problems:
             raise Misfit(*problems)
         return self
+
+    def _counted_turns(self) -> dict[tuple[str, ...], Length | None]:
+        """Every length that counts requests of a session, by its key."""
+        branch = self.branch
+        return {
+            ("turns",): self.turns,
+            ("branch", "count"): branch.count if branch else None,
+            ("branch", "turns"): branch.turns if branch else None,
+        }
 
 
 _BETWEEN_TURNS = {
@@ -144,11 +173,11 @@ _BETWEEN_TURNS = {
 
 
 class Gamma(SpecModel):
-    cv: Annotated[Number, Field(gt=0)]
+    cv: Annotated[Number, Field(gt=0), between(LEAST_CV, GREATEST_CV)]
 
 
 class Closed(SpecModel):
-    concurrency: Annotated[Whole, Field(ge=1)]
+    concurrency: Annotated[Whole, Field(ge=1), between(1, MOST_CONCURRENCY)]
 
 
 class TraceSource(SpecModel):
@@ -159,9 +188,9 @@ class TraceSource(SpecModel):
     """One of `kvbench.workload.traces.reading.FORMATS`; None: told from the content."""
     block_tokens: Tokens | None = None
     """Tokens that one id stands for; None: the file says, or it follows from the lengths."""
-    speed: Annotated[Number, Field(gt=0)] = 1.0
+    speed: Annotated[Number, Field(gt=0), within(FACTOR)] = 1.0
     """Times and think times are divided by it."""
-    scale: Annotated[Number, Field(gt=0)] = 1.0
+    scale: Annotated[Number, Field(gt=0), within(FACTOR)] = 1.0
     """Blocks become max(1, round(scale × block)) tokens, other lengths in proportion; which are equal stays."""
     limit: Tokens | None = None
     """Only so many requests, from the beginning."""
@@ -266,11 +295,11 @@ class Workload(SpecFile):
     """One YAML file. `prime` says how the tiers are filled before the first phase."""
 
     name: Name
-    seed: Annotated[Whole, Field(ge=0)] = 1
+    seed: Annotated[Whole, Field(ge=0), between(0, LARGEST_SEED)] = 1
     arrivals: Arrivals
     phases: Annotated[list[Phase], Field(min_length=1)]
     classes: Annotated[dict[Name, Class], Field(min_length=1)]
-    think_scale: Annotated[Number, Field(gt=0)] = 1.0
+    think_scale: Annotated[Number, Field(gt=0), within(FACTOR)] = 1.0
     repeat: Fraction = 0.0
     tier_holdout: Fraction = 0.0
     canaries: Canaries | None = None
@@ -294,18 +323,7 @@ class Workload(SpecFile):
 
     @model_validator(mode="after")
     def _fits(self) -> Workload:
-        problems: list[tuple[tuple[str | int, ...], str]] = []
-        seen: set[str] = set()
-        for i, phase in enumerate(self.phases):
-            if phase.name == "prime":
-                problems.append((("phases", i, "name"), "prime is the name of the filling before the first phase"))
-            if phase.name in seen:
-                problems.append((("phases", i, "name"), f"another phase is called {phase.name}"))
-            seen.add(phase.name)
-            if phase.rate is not None and self.arrivals.rate is None:
-                problems.append((("phases", i, "rate"), f"has no effect with process {self.arrivals.process}"))
-        if not any(phase.measured for phase in self.phases):
-            problems.append((("phases",), "no phase is measured, so nothing could be judged"))
+        problems = list(self._misfits_of_phases())
         if self.arrivals.trace is not None:
             for name, class_ in self.classes.items():
                 for key, absent in _OF_NO_TRACE.items():
@@ -318,3 +336,18 @@ class Workload(SpecFile):
         if problems:
             raise Misfit(*problems)
         return self
+
+    def _misfits_of_phases(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        seen: set[str] = set()
+        for i, phase in enumerate(self.phases):
+            if phase.name == "prime":
+                yield ("phases", i, "name"), "prime is the name of the filling before the first phase"
+            if phase.name in seen:
+                yield ("phases", i, "name"), f"another phase is called {phase.name}"
+            seen.add(phase.name)
+            if phase.rate is not None and self.arrivals.rate is None:
+                yield ("phases", i, "rate"), f"has no effect with process {self.arrivals.process}"
+        if sum(phase.for_s for phase in self.phases) > LONGEST_S:
+            yield ("phases",), "together they last longer than 365d"
+        if not any(phase.measured for phase in self.phases):
+            yield ("phases",), "no phase is measured, so nothing could be judged"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvbench.errors import InputError, Where
+from kvbench.spec.bounds import LONGEST_S, MOST_TOKENS
 from kvbench.spec.workload import Empirical, Geometric, Length, LogNormal, Think, Uniform
 from kvbench.workload.randomness import Stream, exp, ln
 
@@ -21,7 +22,7 @@ def length_sampler(length: Length, stream: Stream) -> Callable[[], int]:
             return _uniform(*length.uniform, stream)
         case LogNormal():
             draw = _lognormal(length.lognormal.median, length.lognormal.p95, stream)
-            return lambda: max(1, round(draw()))
+            return lambda: min(max(1, round(draw())), MOST_TOKENS)
         case Geometric():
             return _geometric(length.geometric.mean, stream)
         case Empirical():
@@ -37,7 +38,7 @@ def think_sampler(think: Think | None, scale: float, stream: Stream) -> Callable
     if isinstance(think, float | int):
         return lambda: think * scale
     draw = _lognormal(think.lognormal.median, think.lognormal.p95, stream)
-    return lambda: draw() * scale
+    return lambda: min(draw(), LONGEST_S) * scale
 
 
 def _uniform(low: int, high: int, stream: Stream) -> Callable[[], int]:
@@ -64,4 +65,4 @@ def _geometric(mean: float, stream: Stream) -> Callable[[], int]:
     if mean == 1.0:
         return lambda: 1
     log_failure = ln(1.0 - 1.0 / mean)
-    return lambda: 1 + int(ln(stream.uniform()) / log_failure)
+    return lambda: min(1 + int(ln(stream.uniform()) / log_failure), MOST_TOKENS)

@@ -44,6 +44,16 @@ def refused(folder: Path, old: str, new: str) -> str:
 
 
 class TestAFile:
+    def test_with_a_number_beyond_its_bounds_is_one_error_at_its_line(self, tmp_path: Path) -> None:
+        for old, new, line, key in (
+            ('9090"}', '9090", timeout: 1e300}', 2, "prometheus.timeout"),
+            ("window: 30s", "window: 1us", 7, "rules.guardrails[0].sustained.window"),
+            ("armed: true", "within: 1e300", 9, "on_breach.within"),
+        ):
+            told = refused(tmp_path, old, new)
+            assert told.startswith(f"{tmp_path}/canary.yaml:{line}: {key}: must ")
+            assert len(told.splitlines()) == 1
+
     def test_is_read_with_its_profile_and_names_its_selections(self, tmp_path: Path) -> None:
         loaded = load_canary(written(tmp_path))
         assert loaded.candidate is not None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvbench.errors import InputError
+from kvbench.spec.bounds import LONGEST_S, MOST_TOKENS
 from kvbench.spec.workload import Empirical, Geometric, LogNormal, ThinkLogNormal, Uniform, Zipf
 from kvbench.workload.lengths import length_sampler, think_sampler
 from kvbench.workload.popularity import member_sampler, weighted_sampler, zipf_weights
@@ -110,3 +111,12 @@ def test_uniform_popularity_and_weights() -> None:
     choose = weighted_sampler([0.7, 0.2, 0.1], Stream(6, "mix"))
     picks = [choose() for _ in range(10_000)]
     assert stats.chisquare([picks.count(i) for i in range(3)], [7000, 2000, 1000]).pvalue > _ALARM
+
+
+def test_no_draw_is_longer_than_what_a_file_may_say() -> None:
+    wide = LogNormal.model_validate({"lognormal": {"median": 1e8, "p95": 1e9}})
+    assert max(draws(wide)) == max(draws(Geometric.model_validate({"geometric": {"mean": 1e9}}))) == MOST_TOKENS
+    pause = think_sampler(
+        ThinkLogNormal.model_validate({"lognormal": {"median": "1us", "p95": "365d"}}), 2.0, Stream(1, "think")
+    )
+    assert max(pause() for _ in range(1000)) == 2.0 * LONGEST_S
