@@ -13,7 +13,7 @@ from kvbench.judge.latency import UNTIL_FIRST_TOKEN, carries
 from kvbench.judge.looks import Look, multiplier, nominal_level
 from kvbench.judge.rates import share_upper
 from kvbench.judge.readings import carried_quantile, requests_needed
-from kvbench.judge.sustained import EVALUABLE, FEWEST_REQUESTS, Exceedances, watch
+from kvbench.judge.sustained import EVALUABLE, FEWEST_REQUESTS, MOST_LOOKS, Exceedances, looks_at, watch
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.rules import LATENCIES, Guardrail, Rule, Rules, Sustained, metric_unit
 
@@ -91,6 +91,13 @@ def _too_thin(
         yield (
             f"{rule.id} looks back over {wording.value(sustained.for_s, 's')}, the measured part of a round is "
             f"{wording.value(end_s - start_s, 's')} long; use longer phases or a shorter for"
+        )
+        return
+    if (looks_planned := looks_at(sustained, start_s, end_s)) > MOST_LOOKS:
+        yield (
+            f"{rule.id} looks {looks_planned:,} times at a round, ten times a window of "
+            f"{wording.value(sustained.window, 's')}; at most {MOST_LOOKS:,} are kept: use a longer window or "
+            "shorter phases"
         )
         return
     if times is None:

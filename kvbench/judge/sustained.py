@@ -15,7 +15,17 @@ import numpy.typing as npt
 from kvbench.judge.latency import RoundLatencies
 from kvbench.spec.rules import Sustained
 
-__all__ = ["Exceedances", "Moment", "Watched", "enough_time_seen", "exceedances", "firing_share", "watch"]
+__all__ = [
+    "MOST_LOOKS",
+    "Exceedances",
+    "Moment",
+    "Watched",
+    "enough_time_seen",
+    "exceedances",
+    "firing_share",
+    "looks_at",
+    "watch",
+]
 
 Floats = npt.NDArray[np.float64]
 Owners = npt.NDArray[np.int32]
@@ -27,6 +37,8 @@ FEWEST_OVER = 5
 EVALUABLE = 0.9
 """The rule passes only if it could be evaluated for this share of the time."""
 LOOKS_PER_WINDOW = 10
+MOST_LOOKS = 1_000_000
+"""At one round: as many as a window of a second has in a round of a day. Each is kept, so more fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +106,12 @@ def enough_time_seen(several: Iterable[Watched]) -> bool:
     return looks > 0 and sum(watched.evaluable for watched in every) >= EVALUABLE * looks
 
 
+def looks_at(rule: Sustained, start_s: float, end_s: float) -> int:
+    """How many times a round is looked at that is measured from `start_s` to `end_s`."""
+    after_first_s = end_s - (start_s + rule.for_s)
+    return max(int(np.floor(after_first_s / (rule.window / LOOKS_PER_WINDOW) + 1e-9)) + 1, 0)
+
+
 def watch(counts: Exceedances, rule: Sustained, quantile: float, start_s: float, end_s: float) -> Watched:
     """Look from the first moment with a whole `for` behind it to the end, ten times a window.
 
@@ -101,8 +119,7 @@ def watch(counts: Exceedances, rule: Sustained, quantile: float, start_s: float,
     """
     step = rule.window / LOOKS_PER_WINDOW
     first = start_s + rule.for_s
-    looks = int(np.floor((end_s - first) / step + 1e-9)) + 1
-    moments: Floats = first + step * np.arange(max(looks, 0), dtype=np.float64)
+    moments: Floats = first + step * np.arange(looks_at(rule, start_s, end_s), dtype=np.float64)
     whole = [_within(counts, values, moments, rule.for_s) for values in (counts.samples, counts.over)]
     latest = [_within(counts, values, moments, rule.window) for values in (counts.samples, counts.over)]
     requests = _requests_within(counts, counts.requests, moments, rule.window)

@@ -51,7 +51,7 @@ def build_schedule(
     mix = _Mix(workload, round_index, phases, sources)
     if concurrency is None:
         stream = Stream(workload.seed, workload.name, round_index, "arrivals")
-        starts = [mix.next(t_s, t_s) for t_s in arrival_times(workload.arrivals, workload.phases, stream)]
+        starts = list(_open_loop(mix, arrival_times(workload.arrivals, workload.phases, stream)))
     else:
         starts = list(_closed_loop(mix, concurrency))
     prime = tuple(_prime(workload, round_index, sources))
@@ -168,6 +168,20 @@ class _Mix:
         if self._repeat_share and conversation.turns[0].leaves is None:  # what is left early says nothing of noise
             candidates.append(start)
         return start
+
+
+def _open_loop(mix: _Mix, times_s: Iterable[float]) -> Iterator[Start]:
+    """A conversation for each arrival."""
+    requests = 0
+    for t_s in times_s:
+        start = mix.next(t_s, t_s)
+        requests += len(start.conversation.turns)
+        if requests > MOST_REQUESTS:
+            raise InputError(
+                f"the sessions of one round have more than {MOST_REQUESTS} requests",
+                do="lower the rate, shorten the phases or make turns fewer",
+            )
+        yield start
 
 
 def _closed_loop(mix: _Mix, concurrency: int) -> Iterator[Start]:

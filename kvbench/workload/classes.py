@@ -17,7 +17,7 @@ from kvbench.workload.pools import make_pool
 from kvbench.workload.popularity import member_sampler
 from kvbench.workload.randomness import Identities, Stream
 from kvbench.workload.schedule import Segment
-from kvbench.workload.sidelines import Aborts, Branches
+from kvbench.workload.sidelines import Aborts, Branches, check_session
 
 __all__ = ["ClassSource", "make_classes"]
 
@@ -37,6 +37,7 @@ class ClassSource:
     ) -> None:
         """`first_owner` moves the tenants of pools, so that the favourites of all classes are not of one tenant."""
         self.pool = pool
+        self._label = label
         self._tenants = tenants
         self._first_owner = first_owner
         self._is_session = class_.turns is not None
@@ -70,6 +71,7 @@ class ClassSource:
             place = Turn((), 0, think_s, after_s, number=number, before=last, carries=not rewritten, waits_for=ends)
             turns.append(self._turn(slot, context, place))
             last = len(turns) - 1
+            check_session(len(turns), *self._label)
             context_tokens = turns[last].tokens + (0 if rewritten else context_tokens)
         tenant = self.owner(slot if prefix is None else prefix)
         marked = (replace(turn, segments=self._tenants.mark(turn.segments, tenant)) for turn in turns)

@@ -5,19 +5,31 @@ Every quantity has a random stream of its own, as in `classes`.
 
 from __future__ import annotations
 
+from kvbench.errors import InputError
 from kvbench.spec.workload import Abort, Branch, Class
+from kvbench.workload.arrivals import MOST_REQUESTS
 from kvbench.workload.conversation import Leaves, Turn
 from kvbench.workload.lengths import length_sampler, think_sampler
 from kvbench.workload.randomness import Identities, Stream
 from kvbench.workload.schedule import Segment
 
-__all__ = ["Aborts", "Branches"]
+__all__ = ["Aborts", "Branches", "check_session"]
+
+
+def check_session(requests: int, *label: str | int) -> None:
+    """InputError when a single session of the class that `label` ends with has more requests than a round may."""
+    if requests > MOST_REQUESTS:
+        raise InputError(
+            f"a single session of class {label[-1]!r} has more than {MOST_REQUESTS} requests",
+            do="make its turns, branch.count or branch.turns fewer, or the phases shorter",
+        )
 
 
 class Branches:
     """Starts the side branches of one class's sessions."""
 
     def __init__(self, spec: Branch, class_: Class, think_scale: float, seed: int, *label: str | int) -> None:
+        self._class = label
         label = (*label, "branch")
         self._share = spec.share
         self._wait = spec.wait
@@ -36,8 +48,10 @@ class Branches:
         """
         if self._chance.uniform() >= self._share:
             return ()
-        first = 1 + max((turn.branch for turn in turns if turn.branch is not None), default=-1)
-        ends = [self._grow(turns, origin, slot, first + one, time_left_s) for one in range(self._count())]
+        last = next((turn.branch for turn in reversed(turns) if turn.branch is not None), -1)
+        count = self._count()
+        check_session(len(turns) + count, *self._class)
+        ends = [self._grow(turns, origin, slot, last + 1 + one, time_left_s) for one in range(count)]
         return tuple(end for end in ends if end != origin) if self._wait else ()
 
     def _grow(self, turns: list[Turn], origin: int, slot: int, branch: int, time_left_s: float) -> int:
@@ -55,6 +69,7 @@ class Branches:
                 Turn((suffix,), output_tokens, think_s, after_s, number=number, before=last, branch=branch)
             )
             last = len(turns) - 1
+            check_session(len(turns), *self._class)
         return last
 
 

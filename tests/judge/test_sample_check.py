@@ -104,6 +104,15 @@ class TestWindows:
             "use a longer window or a higher rate"
         ]
 
+    def test_more_looks_than_are_kept_are_refused_before_any_is_made(self) -> None:
+        rule = self.RULE | {"sustained": {"window": 0.1, "for": 40}}
+        written = rules(guardrails=[rule], benefits=[], evidence=[])
+        for known in ({}, {"all": [1.0]}):
+            assert check_windows(written, known, 0.0, 20_000.0) == [
+                "ttft-p99 looks 1,996,001 times at a round, ten times a window of 100 ms; at most 1,000,000 are "
+                "kept: use a longer window or shorter phases"
+            ]
+
     def test_answers_that_go_on_for_long_may_fill_a_window_that_few_are_due_in(self) -> None:
         """Of ITL only what no length of answers makes good is said beforehand."""
         assert self.problems(1.5, metric="itl") == []

@@ -321,6 +321,29 @@ def test_a_closed_loop_without_end_is_refused(monkeypatch: pytest.MonkeyPatch, t
         build(spec)
 
 
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ({"turns": 40}, "the sessions of one round have more than 1000 requests"),
+        ({"turns": 9000}, "a single session of class 'agent' has more than 1000 requests"),
+        ({"turns": 2, "branch": {"share": 1, "count": 9000}}, "a single session of class 'agent' has more"),
+        ({"turns": 2, "branch": {"share": 1, "turns": 9000}}, "a single session of class 'agent' has more"),
+    ],
+)
+def test_sessions_without_end_are_refused(
+    monkeypatch: pytest.MonkeyPatch, agent: dict[str, object], words: str
+) -> None:
+    for module in ("build", "sidelines"):
+        monkeypatch.setattr(f"kvbench.workload.{module}.MOST_REQUESTS", 1000)
+    spec = workload(
+        arrivals={"process": "constant", "rate": 2},
+        phases=[{"name": "p", "for": "10m"}],
+        classes={"agent": {**agent, "suffix_tokens": 10, "output_tokens": 1}},
+    )
+    with pytest.raises(InputError, match=words):
+        build(spec)
+
+
 def test_a_closed_loop_needs_a_concurrency() -> None:
     closed = golden("closed")
     nameless = closed.arrivals.model_copy(update={"closed": None})
