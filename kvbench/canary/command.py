@@ -21,6 +21,7 @@ from kvbench.record.atomic import write_text
 from kvbench.report.gate import GateView, render_gate_junit, render_gate_markdown, show_gate
 from kvbench.report.rollback import render_rehearsal_junit, render_rehearsal_markdown, show_rehearsal
 from kvbench.report.streams import say
+from kvbench.spec.bounds import TIME, check_option
 from kvbench.spec.canary import LoadedCanary, load_canary
 from kvbench.spec.quantity import parse_quantity
 
@@ -124,7 +125,7 @@ def _seconds(option: str, text: str) -> float:
         raise InputError(f"{option}: {error}") from error
     if amount < SHORTEST_S:
         raise InputError(f"{option}: {text} is too short; the least is {SHORTEST_S:g} s")
-    return amount
+    return check_option(option, amount, TIME, text)
 
 
 def _watched(gate: Gate, server: GateServer | None, console: Console, *, once: bool) -> CanaryVerdict:

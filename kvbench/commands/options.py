@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from typer.models import OptionInfo
 
+from kvbench.spec.bounds import MOST_ROUNDS
+from kvbench.spec.crew import MOST_WORKERS
 from kvbench.spec.shipped import DEFAULT_RULES, DEFAULT_WORKLOAD
 
 __all__ = [
@@ -42,18 +44,28 @@ WORKLOAD_OPTION = typer.Option(
 RULES_OPTION = typer.Option(
     "--rules", "-r", help="A rules file, or the name of shipped rules.", show_default=DEFAULT_RULES
 )
-ROUNDS_OPTION = typer.Option("--rounds", "-n", min=1, help="Exactly this many rounds of each arm.")
+ROUNDS_OPTION = typer.Option("--rounds", "-n", min=1, max=MOST_ROUNDS, help="Exactly this many rounds of each arm.")
 DEFAULT_OUT = Path("results")
 OUT_OPTION = typer.Option("--out", "-o", help="Folder for results.", show_default=str(DEFAULT_OUT))
 Out = Annotated[Path, OUT_OPTION]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=0, help="Play the load with this many processes here.", show_default="1"),
+    typer.Option(
+        "--workers",
+        min=0,
+        max=MOST_WORKERS,
+        help="Play the load with this many processes here.",
+        show_default="1",
+    ),
 ]
 ExpectWorkers = Annotated[
     int | None,
     typer.Option(
-        "--expect-workers", min=0, help="Wait for this many `kvbench worker` from elsewhere.", show_default="0"
+        "--expect-workers",
+        min=0,
+        max=MOST_WORKERS,
+        help="Wait for this many `kvbench worker` from elsewhere.",
+        show_default="0",
     ),
 ]
 MasterBind = Annotated[

@@ -11,6 +11,7 @@ from kvbench.commands import options
 from kvbench.commands.answer import answer
 from kvbench.errors import InputError
 from kvbench.report.streams import people, say
+from kvbench.spec.bounds import MOST_TOKENS
 
 __all__ = ["plan_app"]
 
@@ -23,7 +24,6 @@ EXAMPLES = (
 
 ROUNDS = 3
 """Of a workload; as many as a comparison has at least, unless its rules say otherwise."""
-_MOST_TOKENS = 1_000_000_000
 
 plan_app = typer.Typer(
     invoke_without_command=True, help="Predict sources, latencies and sizes of tiers; nothing is started."
@@ -133,10 +133,10 @@ def budget(
     workspace: Annotated[str | None, options.size_option("--workspace", "Of one GPU.", "estimated")] = None,
     max_model_len: Annotated[
         int | None,
-        typer.Option("--max-model-len", min=1, max=_MOST_TOKENS, help="Count such sequences.", show_default=False),
+        typer.Option("--max-model-len", min=1, max=MOST_TOKENS, help="Count such sequences.", show_default=False),
     ] = None,
     block_tokens: Annotated[
-        int, typer.Option("--block-tokens", min=1, max=_MOST_TOKENS, help="Tokens in a block.")
+        int, typer.Option("--block-tokens", min=1, max=MOST_TOKENS, help="Tokens in a block.")
     ] = 16,
     as_json: options.Json = False,
 ) -> None:

@@ -10,9 +10,13 @@ import typer
 from kvbench.commands.options import Json, Out
 from kvbench.errors import InputError
 from kvbench.report.streams import people, print_document, say
+from kvbench.spec.bounds import MOST_TOKENS, RATE, TIME, Range, check_option
 from kvbench.spec.quantity import parse_quantity
 
 __all__ = ["EXAMPLES", "probe"]
+
+FINENESS = Range(0.001, 1.0, "0.1% and 100%")
+"""Of an interval: 0.1 % of a cost lies below what changes between two starts of an engine."""
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\nkvbench probe profiles/cpu/host-and-disk.yaml\n\n"
@@ -50,9 +54,9 @@ def probe(
 
     options = Options(
         lengths=_lengths(lengths),
-        interval=_positive("--interval", interval, "fraction"),
-        limit_s=_positive("--limit", limit, "seconds"),
-        background_per_s=None if background is None else _positive("--background", background, "per second"),
+        interval=_positive("--interval", interval, "fraction", FINENESS),
+        limit_s=_positive("--limit", limit, "seconds", TIME),
+        background_per_s=None if background is None else _positive("--background", background, "per second", RATE),
     )
     loaded = load_profile(profile)
     from kvbench.probe.command import probe_profile
@@ -74,16 +78,19 @@ def _lengths(text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and part.isascii() and int(part) > 0 for part in parts):
-        raise InputError(f"--lengths: expected whole numbers of tokens such as 1024,8192, got {text!r}")
+    if not all(part.isdecimal() and part.isascii() and 0 < int(part[:20]) <= MOST_TOKENS for part in parts):
+        raise InputError(
+            f"--lengths: expected whole numbers of tokens such as 1024,8192, each at most {MOST_TOKENS}, "
+            f"got {text[:60]!r}"
+        )
     return tuple(int(part) for part in parts)
 
 
-def _positive(option: str, text: str, kind: str) -> float:
+def _positive(option: str, text: str, kind: str, range_: Range) -> float:
     try:
         value = parse_quantity(text, kind)
     except ValueError as error:
         raise InputError(f"{option}: {error}") from error
     if value <= 0:
         raise InputError(f"{option}: expected more than zero, got {text}")
-    return value
+    return check_option(option, value, range_, text)

@@ -9,10 +9,14 @@ import typer
 from kvbench.commands.options import SecretEnv
 from kvbench.errors import InputError
 from kvbench.report.streams import people, say
+from kvbench.spec.bounds import LONGEST_S, Range, check_option
 from kvbench.spec.crew import SECRET_ENV
 from kvbench.spec.quantity import parse_quantity
 
 __all__ = ["EXAMPLES", "worker"]
+
+WAIT = Range(0, LONGEST_S, "0 and 365d")
+"""0: no further round is waited for."""
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\nkvbench worker --master 10.0.0.5:5557\n\n"
@@ -35,7 +39,7 @@ def worker(
     from kvbench.load.join import work_for
 
     try:
-        wait_s = parse_quantity(wait, "seconds")
+        wait_s = check_option("--wait", parse_quantity(wait, "seconds"), WAIT, wait)
     except ValueError as error:
         raise InputError(f"--wait: {error}") from error
     console = people()

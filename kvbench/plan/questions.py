@@ -71,7 +71,7 @@ def _choice(option: str, value: str, choices: dict[str, T]) -> T:
 
 
 def _blocks(option: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= _LARGEST):
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and 0 < int(text) <= _LARGEST):
         raise InputError(f"{option}: expected a number of blocks, got {text[:40]!r}", do="for example 1024")
     return int(text)
 

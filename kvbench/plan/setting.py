@@ -11,6 +11,7 @@ from kvbench.plan.known_models import YARDSTICK
 from kvbench.plan.layers import Config, layer_kinds, text_config, whole
 from kvbench.plan.named_model import NamedModel, named_model
 from kvbench.plan.weights import weights_of
+from kvbench.spec.bounds import BANDWIDTH, LARGEST_BYTES, Range, check_option
 from kvbench.spec.quantity import parse_quantity, show_bytes
 
 __all__ = ["Setting", "Wishes", "given_bytes", "given_share", "make_setting"]
@@ -26,6 +27,9 @@ FLOP_PER_S = 4e14
 """A GPU of 989 TFLOP/s in bfloat16 (dense) of which prefill reaches 40 %."""
 _MOST_RANKS = 64
 _SLOWEST_PREFILL = 1e-6
+_PREFILL = Range(_SLOWEST_PREFILL, 1e12, "0.000001/s and 1e12/s")
+"""The upper end is a thousand times what the largest machines compute."""
+_SIZE = Range(0, LARGEST_BYTES, "0 and 1024PiB")
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,7 @@ def given_bytes(option: str, text: str) -> int:
         raise InputError(f"{option}: {error}") from None
     if size < 0:
         raise InputError(f"{option}: a size cannot be negative, got {text}")
-    return round(size)
+    return round(check_option(option, size, _SIZE, text))
 
 
 def given_share(option: str, text: str) -> float:
@@ -223,7 +227,7 @@ def _rate(option: str, text: str | None, default: float, what: str, notes: list[
         raise InputError(f"{option}: {error}") from None
     if rate < 1:
         raise InputError(f"{option}: a bandwidth is above zero and at least one byte per second, got {text}")
-    return rate
+    return check_option(option, rate, BANDWIDTH, text)
 
 
 def _tokens_per_s(text: str) -> float:
@@ -233,4 +237,4 @@ def _tokens_per_s(text: str) -> float:
         raise InputError(f"--prefill: {error}") from None
     if rate < _SLOWEST_PREFILL:
         raise InputError(f"--prefill: tokens per second are above zero, got {text}")
-    return rate
+    return check_option("--prefill", rate, _PREFILL, text)

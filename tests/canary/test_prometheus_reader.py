@@ -172,6 +172,7 @@ def test_says_when_nobody_is_there(tmp_path: Path) -> None:
         (("--once", "--serve", "9109"), "--once ends after one look"),
         (("--serve", "nowhere"), "expected PORT or HOST:PORT"),
         (("--every", "10ms"), "--every: 10ms is too short"),
+        (("--every", "1e30"), "--every: must lie between 1us and 365d, got 1e30"),
         (("--for", "soon"), "--for:"),
         (("--junit", "/no/such/folder/x.xml"), "there is no folder"),
     ],
