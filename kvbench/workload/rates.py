@@ -64,6 +64,8 @@ class RateSpan:
             return self.start_s
         slope = (self.end_rate - self.start_rate) / (self.end_s - self.start_s)
         root = math.sqrt(max(0.0, self.start_rate * self.start_rate + 2.0 * slope * expected))
+        if self.start_rate + root == 0.0:  # from rate 0 on, and so few that their square root is lost
+            return self.start_s
         # 2x / (r + root) is the quadratic formula in the form that does not cancel, and holds for slope 0.
         time_s = self.start_s + 2.0 * expected / (self.start_rate + root)
         return min(time_s, math.nextafter(self.end_s, self.start_s))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from kvbench.errors import InputError
-from kvbench.spec.rates import rate_in_words
+from kvbench.spec.rates import RateTarget, rate_in_words
 from kvbench.spec.workload import Arrivals, Phase
 from kvbench.workload.arrivals import arrival_times
 from kvbench.workload.randomness import Stream
@@ -111,20 +111,26 @@ def test_the_inverse_is_the_inverse_and_never_goes_back(rate: object, plan: list
         assert before - slack <= made.expected * share <= after + slack
 
 
+def test_next_to_nothing_is_expected_at_once_where_a_ramp_begins_at_zero() -> None:
+    assert profile(BURST, {"for": "3s", "rate": {"to": 0.5}}).time_of(5e-324) == 0.0
+
+
 def _expected_by(made: RateProfile, plan: list, rate: object, t_s: float) -> float:
-    """Of the same plan, cut off at `t_s`."""
-    cut, start_s = [], 0.0
-    for part in plan:
-        length = min(part["for"], t_s - start_s)
+    """Of the same plan, cut off at `t_s`: what is left of a phase may be less than a file may say."""
+    cut: list[Phase] = []
+    start_s = 0.0
+    for phase in phases(*plan):
+        length = min(phase.for_s, t_s - start_s)
         if length <= 0:
             break
-        end = part.get("rate")
-        if isinstance(end, dict) and "to" in end:
-            before = profile(rate, *cut).spans[-1].end_rate if cut else _first_rate(rate)
-            end = {"to": max(before + (end["to"] - before) * length / part["for"], 1e-12)}
-        cut.append({**part, "for": length} | ({} if end is None else {"rate": end}))
-        start_s += part["for"]
-    return profile(rate, *cut).expected if cut else 0.0
+        end = phase.rate
+        if isinstance(end, RateTarget):
+            before = rate_profile(arrivals(rate), cut).spans[-1].end_rate if cut else _first_rate(rate)
+            reached = before + (end.to - before) * length / phase.for_s
+            end = RateTarget.model_construct(to=max(reached, 1e-12))
+        cut.append(phase.model_copy(update={"for_s": length, "rate": end}))
+        start_s += phase.for_s
+    return rate_profile(arrivals(rate), cut).expected if cut else 0.0
 
 
 def _first_rate(rate: object) -> float:
