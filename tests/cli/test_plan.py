@@ -100,3 +100,13 @@ def test_what_is_missing_or_wrong_is_told() -> None:
         answer = kvbench_here("plan", *arguments, "--json")
         assert answer.code == 2, arguments
         assert what in json.loads(answer.out)["error"]
+
+
+def test_a_trace_over_more_than_a_year_is_told(tmp_path: Path) -> None:
+    request = {"input_length": 512, "output_length": 1, "hash_ids": [1]}
+    lines = [json.dumps({"timestamp": time_ms, **request}) for time_ms in (0, 365.5 * 86_400_000)]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
+    trace = ("--trace", tmp_path / "t.jsonl", "--block-tokens", "512")
+    answer = kvbench_here("plan", "--profile", "emulated/host", *trace, "--json")
+    assert answer.code == 2
+    assert "come over more than 365d" in json.loads(answer.out)["error"]

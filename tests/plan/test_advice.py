@@ -11,6 +11,7 @@ from kvbench.errors import InputError, Where
 from kvbench.plan.analysis import Question, analyse
 from kvbench.plan.engine_costs import assumed_costs
 from kvbench.plan.setting import Wishes, make_setting
+from kvbench.spec.bounds import LONGEST_S
 from kvbench.workload.traces.trace import Columns, Record, Trace
 
 SIZE = 512
@@ -208,3 +209,9 @@ def test_a_model_without_kv_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="keeps no KV of its tokens") as raised:
         make_setting(Wishes(model=str(config)))
     assert "config.json" in str(raised.value)
+
+
+def test_a_path_of_a_byte_a_second_costs_no_more_than_a_year_a_block() -> None:
+    setting = make_setting(Wishes(path="1B/s", disk_path="1B/s"))
+    costs = assumed_costs(setting, block_tokens=SIZE, block_bytes=2**30).costs
+    assert costs.load_block == costs.store_block == costs.read_block == LONGEST_S
