@@ -19,6 +19,7 @@ __all__ = [
     "EngineError",
     "InputError",
     "Interrupted",
+    "KeyPath",
     "KvbenchError",
     "LoadError",
     "NotSupportedYetError",
@@ -26,7 +27,19 @@ __all__ = [
     "RunError",
     "UnwritableError",
     "Where",
+    "dotted",
 ]
+
+KeyPath = tuple[str | int, ...]
+"""Keys and list indices from the top of a file: `("guardrails", 0, "max")`."""
+
+
+def dotted(path: KeyPath) -> str:
+    """`guardrails[0].max`"""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
 
 
 @dataclass(frozen=True)
@@ -59,16 +72,31 @@ class KvbenchError(Exception):
 
 
 class InputError(KvbenchError):
-    """The user's files, flags or environment are wrong."""
+    """The user's files, flags or environment are wrong.
+
+    `key` is of the profile or workload that is at fault, where its file is not known; see `kvbench.spec.places`.
+    """
 
     exit_code = 2
+
+    def __init__(
+        self, what: str, *, where: Where | None = None, key: KeyPath | None = None, do: str | None = None
+    ) -> None:
+        self.key = key
+        super().__init__(what, where=where, do=do)
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{dotted(self.key)}: {text}" if self.where is None and self.key is not None else text
 
 
 class NotSupportedYetError(InputError):
     """Valid according to the file format, but this version does not do it."""
 
-    def __init__(self, what: str, *, where: Where | None = None, do: str | None = None) -> None:
-        super().__init__(f"{what} is not supported yet", where=where, do=do)
+    def __init__(
+        self, what: str, *, where: Where | None = None, key: KeyPath | None = None, do: str | None = None
+    ) -> None:
+        super().__init__(f"{what} is not supported yet", where=where, key=key, do=do)
 
 
 class RunError(KvbenchError):

@@ -14,12 +14,9 @@ from typing import NamedTuple
 
 import yaml
 
-from kvbench.errors import InputError, Where
+from kvbench.errors import InputError, KeyPath, Where, dotted
 
 __all__ = ["Document", "KeyPath", "Lines", "Origin", "dotted", "read_document"]
-
-KeyPath = tuple[str | int, ...]
-"""Keys and list indices from the top of a file: `("guardrails", 0, "max")`."""
 
 # A spec that a person writes has a few hundred values; these stop accidents and bombs long before memory or time.
 MAX_BYTES = 512 * 1024
@@ -53,12 +50,23 @@ class Origin:
         """The place of `path`, or of the nearest thing around it that was written down; None without a file."""
         if self.file is None:
             return None
-        full = self.prefix + path
+        full = self._as_written(self.prefix + path)
         for end in range(len(full), -1, -1):
             if full[:end] in self.lines:
                 line = self.lines[full[:end]].key if end < len(full) else self.lines[full].value
                 return Where(self.file, line, dotted(full) or None)
         return Where(self.file, None, dotted(full) or None)
+
+    def _as_written(self, path: KeyPath) -> KeyPath:
+        """Flags are the same with `-` and `_`, and with dashes in front."""
+        if path in self.lines or not path or not isinstance(path[-1], str):
+            return path
+        beside = (other for other in self.lines if other[:-1] == path[:-1] and len(other) == len(path))
+        return next((other for other in beside if _spelling(other[-1]) == _spelling(path[-1])), path)
+
+
+def _spelling(key: str | int) -> str:
+    return str(key).lstrip("-").replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -79,14 +87,6 @@ class Document:
     def origin(self, prefix: KeyPath = ()) -> Origin:
         """For the part of the file under `prefix`."""
         return Origin(self.file, self.lines, prefix)
-
-
-def dotted(path: KeyPath) -> str:
-    """`guardrails[0].max`"""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def read_document(file: Path) -> Document:
