@@ -66,6 +66,7 @@ def arrival_times(arrivals: Arrivals, phases: Sequence[Phase], stream: Stream) -
     if profile.expected > MOST_REQUESTS:
         raise InputError(
             f"{profile.expected:.3g} arrivals in one round are more than {MOST_REQUESTS}",
+            key=("arrivals", "rate"),
             do="lower the rate or shorten the phases",
         )
     if arrivals.process == "poisson":
@@ -73,5 +74,9 @@ def arrival_times(arrivals: Arrivals, phases: Sequence[Phase], stream: Stream) -
     if arrivals.process == "constant":
         return constant(profile)
     if arrivals.gamma is None:
-        raise InputError("gamma arrivals need a coefficient of variation", do="write gamma: {cv: 2}")
+        raise InputError(
+            "gamma arrivals need a coefficient of variation",
+            key=("arrivals", "gamma"),
+            do="write gamma: {cv: 2}",
+        )
     return gamma(profile, arrivals.gamma.cv, stream)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvbench.errors import InputError
+from kvbench.spec.places import placed
 from kvbench.spec.workload import Workload
 from kvbench.workload.arrivals import MOST_REQUESTS, arrival_times
 from kvbench.workload.canaries import Tenants, check_canaries
@@ -45,19 +46,22 @@ def build_schedule(
         return build_replay(
             workload, round_index, capacities_tokens=capacities_tokens, max_model_len=max_model_len
         ).schedule
-    phases = lay_out_phases(workload.phases)
-    concurrency = _concurrency(workload)
-    sources = make_classes(workload, round_index, block_tokens=block_tokens, capacities_tokens=capacities_tokens)
-    mix = _Mix(workload, round_index, phases, sources)
-    if concurrency is None:
-        stream = Stream(workload.seed, workload.name, round_index, "arrivals")
-        starts = list(_open_loop(mix, arrival_times(workload.arrivals, workload.phases, stream)))
-    else:
-        starts = list(_closed_loop(mix, concurrency))
-    prime = tuple(_prime(workload, round_index, sources))
-    return schedule_of(
-        workload, round_index, starts, prime=prime, concurrency=concurrency, max_model_len=max_model_len
-    )
+    with placed(workload):
+        phases = lay_out_phases(workload.phases)
+        concurrency = _concurrency(workload)
+        sources = make_classes(
+            workload, round_index, block_tokens=block_tokens, capacities_tokens=capacities_tokens
+        )
+        mix = _Mix(workload, round_index, phases, sources)
+        if concurrency is None:
+            stream = Stream(workload.seed, workload.name, round_index, "arrivals")
+            starts = list(_open_loop(mix, arrival_times(workload.arrivals, workload.phases, stream)))
+        else:
+            starts = list(_closed_loop(mix, concurrency))
+        prime = tuple(_prime(workload, round_index, sources))
+        return schedule_of(
+            workload, round_index, starts, prime=prime, concurrency=concurrency, max_model_len=max_model_len
+        )
 
 
 def build_replay(
@@ -71,8 +75,9 @@ def build_replay(
     """What one round sends of a trace, and what became of the trace. Arguments and errors: see `build_schedule`;
     up to `bad_lines` lines of the trace that cannot be read are left out.
     """
-    played = replay(workload, round_index, capacities_tokens=capacities_tokens, bad_lines=bad_lines)
-    _checked(played.schedule, max_model_len)
+    with placed(workload):
+        played = replay(workload, round_index, capacities_tokens=capacities_tokens, bad_lines=bad_lines)
+        _checked(played.schedule, max_model_len)
     return replace(played, schedule=with_holdout(played.schedule, workload))
 
 
@@ -114,7 +119,11 @@ def _concurrency(workload: Workload) -> int | None:
     if workload.arrivals.process != "closed":
         return None
     if workload.arrivals.closed is None:
-        raise InputError("closed-loop arrivals need a concurrency", do="write closed: {concurrency: 8}")
+        raise InputError(
+            "closed-loop arrivals need a concurrency",
+            key=("arrivals", "closed"),
+            do="write closed: {concurrency: 8}",
+        )
     return workload.arrivals.closed.concurrency
 
 
@@ -200,6 +209,7 @@ def _closed_loop(mix: _Mix, concurrency: int) -> Iterator[Start]:
         yield start
     raise InputError(
         f"a closed loop of {concurrency} over {mix.end_s:g} s can take more than {MOST_REQUESTS} requests",
+        key=("arrivals", "closed", "concurrency"),
         do="lower the concurrency, shorten the phases or make outputs longer",
     )
 
@@ -284,6 +294,7 @@ def _check_lengths(schedule: Schedule, max_model_len: int) -> None:
             raise InputError(
                 f"class {request.class_!r} plans a prompt of {prompt_tokens} tokens and {request.output_tokens} of "
                 f"output{turn}, but the engine takes {max_model_len} together",
+                key=("classes", request.class_),
                 do="shorten prefix, suffix_tokens, output_tokens or turns (of a trace: scale), or raise "
                 "max-model-len in the profile",
             )

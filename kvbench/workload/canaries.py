@@ -73,6 +73,7 @@ def check_canaries(schedule: Schedule) -> Schedule:
             raise InputError(
                 f"canaries of {len(placed)} of {len(schedule.canaries)} tenants stand in a prompt: an answer can "
                 "only tell on another tenant",
+                key=("canaries",),
                 do=f"give a class a pool of two or more prefixes, each of {CARRIES_TOKENS} tokens or more",
             )
     return schedule

@@ -126,6 +126,7 @@ def make_classes(
         if class_.compact and class_.compact.to_tokens <= longest:
             raise InputError(
                 f"class {name!r} compacts to {class_.compact.to_tokens} tokens, but a prefix has {longest}",
+                key=("classes", name, "compact", "to_tokens"),
                 do="make compact.to_tokens larger than the longest prefix, which stays",
             )
         sources[name] = ClassSource(

@@ -43,7 +43,9 @@ def make_pool(
     if prefix.working_set is None:
         if prefix.pool is None:
             raise InputError(
-                f"the prefix of class {class_!r} has no pool", do="give pool: N or working_set: {of, times}"
+                f"the prefix of class {class_!r} has no pool",
+                key=("classes", class_, "prefix"),
+                do="give pool: N or working_set: {of, times}",
             )
         lengths = [draw() for _ in range(prefix.pool)]
     else:
@@ -51,6 +53,7 @@ def make_pool(
         if block_tokens is not None and max(lengths) < block_tokens:
             raise InputError(
                 f"no prefix of class {class_!r} fills a block of {block_tokens} tokens, so it can fill no tier",
+                key=("classes", class_, "prefix", "tokens"),
                 do="make prefix.tokens longer, or give pool: N instead of working_set",
             )
     return tuple(Segment(identities(member), tokens) for member, tokens in enumerate(lengths))
@@ -61,6 +64,7 @@ def _target(working_set: WorkingSet, class_: str, capacities_tokens: Mapping[str
     if not capacity:
         raise InputError(
             f"class {class_!r} sizes its pool by the capacity of the {working_set.of} tier, which is unknown",
+            key=("classes", class_, "prefix", "working_set"),
             do="give pool: N, or a baseline whose engine tells that capacity",
         )
     return _Target(working_set.times * capacity, f"{working_set.times:g} times the {working_set.of} tier")
@@ -73,6 +77,7 @@ def _fill(draw: Callable[[], int], target: _Target, class_: str) -> list[int]:
         if len(lengths) == _LARGEST_POOL:
             raise InputError(
                 f"{target.words} takes more than {_LARGEST_POOL} prefixes of class {class_!r}",
+                key=("classes", class_, "prefix", "working_set"),
                 do="make prefix.tokens longer or working_set.times smaller",
             )
         lengths.append(draw())

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from kvbench.errors import InputError
+from kvbench.errors import InputError, KeyPath
+from kvbench.spec.places import about
 from kvbench.spec.rates import Burst, OnOff, RateTarget, Sinusoid
 from kvbench.spec.workload import Arrivals, Phase
 from kvbench.workload.randomness import cosine
@@ -188,21 +189,27 @@ def rate_profile(arrivals: Arrivals, phases: Sequence[Phase]) -> RateProfile:
     phase the phase's own. InputError when there is no rate to start from, or a shape repeats without end.
     """
     spans: list[Span] = []
-    for phase, laid in zip(phases, lay_out_phases(phases), strict=True):
-        if isinstance(phase.rate, RateTarget):
-            start = spans[-1].end_rate if spans else _at_zero(arrivals.rate)
-            if start is None:
-                raise _no_rate(phase)
-            spans.append(RateSpan(laid.start_s, laid.end_s, start, phase.rate.to))
-        elif phase.rate is not None:
-            spans += _shaped(phase.rate, laid, laid.start_s)
-        elif arrivals.rate is not None:
-            spans += _shaped(arrivals.rate, laid, 0.0)
-        elif spans:
-            spans.append(RateSpan(laid.start_s, laid.end_s, spans[-1].end_rate, spans[-1].end_rate))
-        else:
-            raise _no_rate(phase)
+    for index, (phase, laid) in enumerate(zip(phases, lay_out_phases(phases), strict=True)):
+        path: KeyPath = ("arrivals", "rate") if phase.rate is None else ("phases", index, "rate")
+        with about(*path):
+            spans += _spans(arrivals, phase, laid, spans)
     return RateProfile(spans)
+
+
+def _spans(arrivals: Arrivals, phase: Phase, laid: PhaseSpan, before: Sequence[Span]) -> list[Span]:
+    """Of one phase, after those `before` it."""
+    if isinstance(phase.rate, RateTarget):
+        start = before[-1].end_rate if before else _at_zero(arrivals.rate)
+        if start is None:
+            raise _no_rate(phase)
+        return [RateSpan(laid.start_s, laid.end_s, start, phase.rate.to)]
+    if phase.rate is not None:
+        return list(_shaped(phase.rate, laid, laid.start_s))
+    if arrivals.rate is not None:
+        return list(_shaped(arrivals.rate, laid, 0.0))
+    if before:
+        return [RateSpan(laid.start_s, laid.end_s, before[-1].end_rate, before[-1].end_rate)]
+    raise _no_rate(phase)
 
 
 def _no_rate(phase: Phase) -> InputError:

@@ -73,7 +73,7 @@ def replay(
     """
     source = workload.arrivals.trace
     if source is None:
-        raise InputError("arrivals from a trace need trace: {path: FILE}")
+        raise InputError("arrivals from a trace need trace: {path: FILE}", key=("arrivals", "trace"))
     _refuse_unsupported(workload)
     whole = _read(source, bad_lines)
     trace, times_s = _played(whole, source, workload)
@@ -133,10 +133,11 @@ def _content(
 
 def _refuse_unsupported(workload: Workload) -> None:
     if workload.repeat:
-        raise NotSupportedYetError("repeat together with a trace")
+        raise NotSupportedYetError("repeat together with a trace", key=("repeat",))
     if workload.prime != "none":
         raise InputError(
             "prime fills the tiers with the prefixes of pools, and a trace has none",
+            key=("prime",),
             do="leave prime out and let the first phase warm the tiers: {name: warm, for: 60s, measured: false}",
         )
 
@@ -231,6 +232,7 @@ def _classes(workload: Workload, source: TraceSource, trace: Trace) -> dict[str 
         if len(names) > 1:
             raise InputError(
                 f"the workload has the classes {', '.join(names)}, and the trace says nothing about them",
+                key=("classes",),
                 do="leave classes out, name one, or write classes: label beside the trace's path",
             )
         return dict.fromkeys(labels, names[0])
