@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import ssl
 
-from kvbench.errors import InputError
+from kvbench.errors import InputError, KeyPath
 from kvbench.spec.access import Access, FromEnvironment, carriable
 
 __all__ = ["request_headers", "trust"]
@@ -18,20 +18,21 @@ def request_headers(access: Access) -> dict[str, str]:
     """Headers by name. InputError for a variable that is not set, or holds what no header can carry."""
     found: dict[str, str] = {}
     if access.api_key_env is not None:
-        found["Authorization"] = f"Bearer {_variable(access.api_key_env, 'engine.api_key_env')}"
+        found["Authorization"] = f"Bearer {_variable(access.api_key_env, ('engine', 'api_key_env'))}"
     for name, value in access.headers.items():
-        key = f"engine.headers.{name}"
+        key = ("engine", "headers", name)
         found[name] = _variable(value.env, key) if isinstance(value, FromEnvironment) else value
     return found
 
 
-def _variable(name: str, key: str) -> str:
+def _variable(name: str, key: KeyPath) -> str:
     value = os.environ.get(name)
     if not value:
-        raise InputError(f"{key}: the environment has no {name}", do=f"export {name}=...")
+        raise InputError(f"the environment has no {name}", key=key, do=f"export {name}=...")
     if not carriable(value):
         raise InputError(
-            f"{key}: {name} holds what no HTTP header can carry",
+            f"{name} holds what no HTTP header can carry",
+            key=key,
             do="look for a line break, or for blanks at its ends",
         )
     return value
@@ -45,6 +46,7 @@ def trust(access: Access) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=os.fspath(access.ca_file.expanduser()))
     except OSError as error:
         raise InputError(
-            f"engine.ca_file: {access.ca_file} holds no certificate that can be read: {error.strerror or error}",
+            f"{access.ca_file} holds no certificate that can be read: {error.strerror or error}",
+            key=("engine", "ca_file"),
             do="give the PEM file of the authority that signed the server's certificate",
         ) from None

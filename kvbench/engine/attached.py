@@ -18,6 +18,7 @@ from kvbench.engine.reset import reset_caches
 from kvbench.engine.text_prompts import find_text_prompts
 from kvbench.engine.vllm import EXTRA_BODY, PAST_SECONDARY
 from kvbench.errors import EngineError, InputError
+from kvbench.spec.places import about, placed
 from kvbench.spec.profile import Profile
 
 __all__ = ["AttachedEngine", "endpoint_of"]
@@ -32,12 +33,16 @@ def endpoint_of(profile: Profile, *, takes_vllm_fields: bool) -> Endpoint:
     """Where requests go. Fields of vLLM's own are a 400 on other servers, so only vLLM gets them."""
     spec = profile.engine
     if not spec.base_url:
-        raise InputError(f"profile {profile.name} has no engine.base_url", do="give the server's address")
+        raise InputError(
+            f"profile {profile.name} has no engine.base_url", key=("engine",), do="give the server's address"
+        )
     base = spec.base_url.rstrip("/").removesuffix("/v1").rstrip("/")
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
-            f"engine.base_url: {spec.base_url} is no address of a server", do="write it as http://host:port"
+            f"{spec.base_url} is no address of a server",
+            key=("engine", "base_url"),
+            do="write it as http://host:port",
         )
     return Endpoint(
         base_url=base,
@@ -75,6 +80,10 @@ class AttachedEngine:
 
     def start(self, progress: Progress) -> Endpoint:
         """Probe the server; EngineError when it does not answer, is of another version or lacks the model."""
+        with placed(self._profile), about("engine", "base_url"):
+            return self._probed(progress)
+
+    def _probed(self, progress: Progress) -> Endpoint:
         progress(f"{self._label}: asking {self._endpoint.base_url}")
         with self._client() as client:
             self._check_health(client)
@@ -142,6 +151,7 @@ class AttachedEngine:
         if status in (401, 403):
             raise InputError(
                 f"the server at {url} refuses the request ({status})",
+                key=("engine", "api_key_env"),
                 do="name the key's variable in api_key_env, or in headers",
             )
 

@@ -8,9 +8,11 @@ from kvbench.engine import trtllm_engine, vllm_engine
 from kvbench.engine.attached import AttachedEngine
 from kvbench.engine.base import Engine, Launch, Rendered
 from kvbench.engine.emulated import launched as emulated
+from kvbench.engine.launched import asked_port
 from kvbench.engine.lmcache import has_server, in_process
 from kvbench.engine.lmcache_engine import VllmWithLmcache, VllmWithLmcacheInside
 from kvbench.errors import InputError
+from kvbench.spec.places import placed
 from kvbench.spec.profile import Profile
 
 __all__ = ["create_engine", "render_profile"]
@@ -18,6 +20,11 @@ __all__ = ["create_engine", "render_profile"]
 
 def create_engine(profile: Profile, launch: Launch) -> Engine:
     """The engine of this profile; nothing is started yet."""
+    with placed(profile):
+        return _created(profile, launch)
+
+
+def _created(profile: Profile, launch: Launch) -> Engine:
     match profile.engine.kind:
         case "vllm" if has_server(profile):
             return VllmWithLmcache(profile, launch)
@@ -37,7 +44,13 @@ def render_profile(profile: Profile) -> Rendered:
     """What `kvbench render` shows: nothing is started, made or asked, and no engine needs to be installed.
 
     The port is the engine's default, where a launch takes a free one; engine id and directories are stand-ins too.
+    InputError names file and line of what is wrong with the profile.
     """
+    with placed(profile):
+        return _rendered(profile)
+
+
+def _rendered(profile: Profile) -> Rendered:
     match profile.engine.kind:
         case "vllm":
             return vllm_engine.render_without_start(profile)
@@ -46,17 +59,13 @@ def render_profile(profile: Profile) -> Rendered:
         case "attached":
             raise InputError(
                 f"profile {profile.name} attaches to a running server, so there is no command to show",
+                key=("engine", "kind"),
                 do="`kvbench render` is for engines that kvbench starts",
             )
         case "emulated":
             return emulated.render(
                 profile,
-                port=_port(profile, emulated.DEFAULT_PORT),
+                port=asked_port(profile) or emulated.DEFAULT_PORT,
                 file=Path(f"kvbench-{profile.name}.json").absolute(),
                 label=profile.name,
             )
-
-
-def _port(profile: Profile, default: int) -> int:
-    given = profile.engine.args.get("port", default)
-    return given if isinstance(given, int) else default

@@ -166,20 +166,25 @@ def check_flags(args: Mapping[str, FlagValue], flags: Flags, *, engine: str) -> 
         name = flag_name(key).partition(".")[0]
         if isinstance(value, bool) and not value and f"no-{name}" not in flags.choices:
             if name in flags.choices:
-                raise InputError(f"engine.args.{key}: {engine} has no --no-{name}", do=f"leave {key} out")
+                raise InputError(f"{engine} has no --no-{name}", key=_path(key), do=f"leave {key} out")
             _unknown(key, name, flags, engine)
         if name not in flags.choices:
             _unknown(key, name, flags, engine)
         allowed = flags.choices[name]
         if allowed and not isinstance(value, list | dict | bool) and str(value) not in allowed:
             raise InputError(
-                f"engine.args.{key}: {engine} does not take {value!r}", do=f"one of: {', '.join(allowed)}"
+                f"{engine} does not take {value!r}", key=_path(key), do=f"one of: {', '.join(allowed)}"
             )
+
+
+def _path(key: str) -> tuple[str, ...]:
+    return "engine", "args", key
 
 
 def _unknown(key: str, name: str, flags: Flags, engine: str) -> None:
     near = flags.nearest(name)
     raise InputError(
-        f"engine.args.{key}: {engine} has no flag --{name}",
+        f"{engine} has no flag --{name}",
+        key=_path(key),
         do=f"did you mean {near}?" if near else "see its --help=all for the flags of this version",
     )

@@ -60,7 +60,8 @@ def _make_disk_directory(directory: Path) -> None:
         make_directory(directory)
     except OSError as error:
         raise InputError(
-            f"tiers.disk.path: cannot make a directory under {directory.parent}: {error.strerror}",
+            f"cannot make a directory under {directory.parent}: {error.strerror}",
+            key=("tiers", "disk", "path"),
             do="give a directory that this user may write to",
         ) from None
 

@@ -19,6 +19,7 @@ from kvbench.engine.ports import LOOPBACK, check_free, free_port
 from kvbench.engine.proof import check_version, version_of
 from kvbench.engine.ready import Readiness, StartFailed, silent_since_ready, wait_until_ready
 from kvbench.errors import EngineError, InputError
+from kvbench.spec.places import placed
 from kvbench.spec.profile import Profile
 
 __all__ = ["LaunchedEngine", "asked_port"]
@@ -32,7 +33,7 @@ def asked_port(profile: Profile) -> int | None:
     if port is None:
         return None
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
-        raise InputError(f"engine.args.port: {port!r} is no port", do="use a number from 1 to 65535")
+        raise InputError(f"{port!r} is no port", key=("engine", "args", "port"), do="use a number from 1 to 65535")
     return port
 
 
@@ -81,6 +82,10 @@ class LaunchedEngine(ABC):
 
     def start(self, progress: Progress) -> Endpoint:
         """Start it and wait until it answers; one that loses a race for its port is started again once."""
+        with placed(self._profile):
+            return self._started(progress)
+
+    def _started(self, progress: Progress) -> Endpoint:
         self._prepare(progress)
         asked = asked_port(self._profile)
         if asked is not None:

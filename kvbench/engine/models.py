@@ -81,7 +81,8 @@ def _looks_like_path(model: str) -> bool:
 def _check_directory(where: Path) -> None:
     if not (where / "config.json").is_file():
         raise InputError(
-            f"engine.model: {where} holds no model: it has no config.json",
+            f"{where} holds no model: it has no config.json",
+            key=("engine", "model"),
             do=f"give a model directory, a hub id or one of: {', '.join(BUILT_IN_MODELS)}",
         )
 

@@ -28,6 +28,7 @@ def check_free(port: int) -> None:
         except OSError:
             who = ", ".join(f"process {pid}" for pid in sorted(listeners(port)))
             raise InputError(
-                f"engine.args.port: port {port} is in use" + (f" by {who}" if who else ""),
+                f"port {port} is in use" + (f" by {who}" if who else ""),
+                key=("engine", "args", "port"),
                 do="leave `port` out and kvbench takes a free one, or stop what listens there",
             ) from None

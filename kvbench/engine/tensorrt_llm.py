@@ -89,12 +89,13 @@ def check_profile(profile: Profile) -> None:
 def _check_key(key: str) -> None:
     name = _key(key)
     if name in OWNED:
-        raise InputError(f"engine.args.{key} is kvbench's to set", do=f"use {OWNED[name]}")
+        raise InputError(f"{name} is kvbench's to set", key=("engine", "args", key), do=f"use {OWNED[name]}")
     known = CLI_OPTIONS | YAML_KEYS | CACHE_KEYS
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         raise InputError(
-            f"engine.args.{key}: trtllm-serve 1.2 has no option or YAML key {name}",
+            f"trtllm-serve 1.2 has no option or YAML key {name}",
+            key=("engine", "args", key),
             do=f"did you mean {near[0]}?" if near else "see the options of trtllm-serve 1.2",
         )
 
@@ -107,9 +108,11 @@ def ranks(args: Mapping[str, FlagValue]) -> int:
         ("pipeline_parallel_size", "pp_size"),
         ("context_parallel_size", "cp_size"),
     ):
-        given = next((args[key] for key in args if _key(key) in names), 1)
+        written = next((key for key in args if _key(key) in names), None)
+        given = 1 if written is None else args[written]
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise InputError(f"engine.args.{names[0]}: {given!r} is no number of ranks", do="use a whole number")
+            key = ("engine", "args", written or names[0])
+            raise InputError(f"{given!r} is no number of ranks", key=key, do="use a whole number")
         count *= given
     return count
 
@@ -136,7 +139,11 @@ def extra_options(profile: Profile) -> ExtraOptions:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"TensorRT-LLM option {place}: {first['msg']}", do="correct the profile") from None
+        raise InputError(
+            f"TensorRT-LLM option {place}: {first['msg']}",
+            key=("engine", "args", *first["loc"][:1]),
+            do="correct the profile",
+        ) from None
 
 
 def render(profile: Profile, *, port: int, file: Path, told: Mapping[str, str] | None = None) -> Rendered:

@@ -70,6 +70,7 @@ def find_text_prompts(
     if len(words) < FEWEST:
         raise InputError(
             f"only {len(words)} words of one token each were found for {model}; prompts that differ need {FEWEST}",
+            key=("engine", "tokenizer"),
             do="name the model's tokenizer.json as engine.tokenizer",
         )
     if api == "completions":
@@ -137,7 +138,8 @@ def _vocabulary(path: Path) -> list[str]:
         pieces = list(vocabulary) if isinstance(vocabulary, dict) else [piece for piece, _ in vocabulary]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"engine.tokenizer: {file} is not a tokenizer.json: {error or type(error).__name__}",
+            f"{file} is not a tokenizer.json: {error or type(error).__name__}",
+            key=("engine", "tokenizer"),
             do="give the file, or the directory that holds it",
         ) from None
     return [str(piece).translate(_SPACES) for piece in pieces]
@@ -208,6 +210,7 @@ def _post(client: httpx.Client, path: str, body: dict[str, object]) -> dict[str,
             raise InputError(
                 f"the server at {client.base_url} takes prompts as text alone and has no {path}, so the length of "
                 "a prompt cannot be known",
+                key=("engine", "tokenizer"),
                 do="name the model's tokenizer.json as engine.tokenizer",
             )
         content = answer.json() if answer.status_code == 200 else None
@@ -242,6 +245,7 @@ def _extra_tokens(client: httpx.Client, model: str, words: Sequence[str], api: A
         shown = ", ".join(f"{len(text)} as {len(text) + extra}" for text, extra in zip(texts, seen, strict=True))
         raise InputError(
             f"words that should be one token each are counted otherwise by the server: {shown}",
+            key=("engine", "tokenizer"),
             do="name the tokenizer.json of the very model that is served as engine.tokenizer",
         )
     return seen[0]

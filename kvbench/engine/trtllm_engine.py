@@ -23,6 +23,7 @@ from kvbench.engine.trtllm_reader import TrtllmReader
 from kvbench.engine.trtllm_schema import check_with_engine
 from kvbench.errors import EngineError, InputError
 from kvbench.load.outcome import encodable
+from kvbench.spec.places import about, placed
 from kvbench.spec.profile import Profile
 
 __all__ = ["EXTRA_BODY", "Installed", "TensorRtLlmEngine", "check_startable", "render_without_start"]
@@ -151,20 +152,28 @@ class TensorRtLlmEngine(LaunchedEngine):
 
 def check_startable(profile: Profile, progress: Progress) -> Installed:
     """What is known of a start before anything is started. InputError when command, options or YAML are wrong."""
+    with placed(profile):
+        return _startable(profile, progress)
+
+
+def _startable(profile: Profile, progress: Progress) -> Installed:
     check_profile(profile)
     extra_options(profile)
     asked_port(profile)
     if profile.engine.environment is not None:
         raise InputError(
             f"profile {profile.name}: there is no environment with TensorRT-LLM that kvbench installs",
+            key=("engine", "environment"),
             do="give engine.image, or engine.command: [trtllm-serve]",
         )
-    container = container_of(profile)
+    with about("engine", "image"):
+        container = container_of(profile)
     image = None if container is None else find_image(profile, container, progress)
     command = command_of(profile)
     if container is None and shutil.which(command[0]) is None:
         raise InputError(
             f"the engine's command {command[0]} cannot be found",
+            key=("engine", "command"),
             do="give engine.image, or correct engine.command, or install TensorRT-LLM",
         )
     (text,) = render(profile, port=DEFAULT_PORT, file=Path("trtllm.yaml")).files.values()

@@ -47,6 +47,7 @@ def check_with_engine(
     if "refused" in answer:
         raise InputError(
             f"profile {profile.name}: TensorRT-LLM refuses its YAML: {str(answer['refused'])[:600]}",
+            key=("engine", "args"),
             do="correct the profile, or pin the version that has these keys",
         )
     defaults = answer.get("defaults")

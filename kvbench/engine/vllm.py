@@ -91,8 +91,9 @@ def check_args(engine: EngineSpec) -> None:
     for key in engine.args:
         if flag_name(key).partition(".")[0] in KVBENCH_SETS:
             raise InputError(
-                f"engine.args.{key} is kvbench's to set: tiers come from the profile, engines listen on a loopback"
-                " port, and their metrics are needed",
+                f"--{key} is kvbench's to set: tiers come from the profile, engines listen on a loopback port, and"
+                " their metrics are needed",
+                key=("engine", "args", key),
                 do="leave it out",
             )
 

@@ -32,6 +32,7 @@ from kvbench.engine.reset import empty_disk, reset_caches
 from kvbench.engine.vllm import EMBEDDED_ENVIRONMENT, EXTRA_BODY, PAST_SECONDARY, Place, check_args, render
 from kvbench.engine.vllm_flags import check_written_flags
 from kvbench.errors import EngineError, InputError
+from kvbench.spec.places import about, placed
 from kvbench.spec.profile import Profile
 
 __all__ = ["DEFAULT_PORT", "DEFAULT_TOKEN_IDS", "VllmEngine", "check_startable", "render_without_start"]
@@ -141,17 +142,20 @@ class VllmEngine(LaunchedEngine):
 
 def check_startable(profile: Profile, progress: Progress) -> _Installed:
     """What is known of a start before anything is started. InputError when command, version or flags are wrong."""
-    check_args(profile.engine)
-    asked_port(profile)
-    installed = _find(profile, progress)
-    _check_args(profile, installed, progress)
+    with placed(profile):
+        check_args(profile.engine)
+        asked_port(profile)
+        installed = _find(profile, progress)
+        with about("engine", "command"):
+            _check_args(profile, installed, progress)
     return installed
 
 
 def _find(profile: Profile, progress: Progress) -> _Installed:
     """The engine's command; InputError when there is none or it is of another version than pinned."""
     spec = profile.engine
-    container = container_of(profile)
+    with about("engine", "image"):
+        container = container_of(profile)
     if container is not None:
         image = find_image(profile, container, progress)
         return _Installed(_image_command(profile), spec.version, container=container, image=image)
@@ -160,21 +164,29 @@ def _find(profile: Profile, progress: Progress) -> _Installed:
     if spec.environment is None:
         raise InputError(
             f"profile {profile.name} does not say how vLLM is started",
+            key=("engine",),
             do="give engine.environment (see `kvbench engine list`) or engine.command",
         )
-    found = environment.find(spec.environment)
-    if spec.version is not None and not same_version(spec.version, found.vllm_version):
-        raise InputError(
-            f"profile {profile.name} pins version {spec.version}, and environment {found.name} has"
-            f" {found.vllm_version}",
-            do=f"pin version: {found.vllm_version}, or use another environment",
-        )
+    with about("engine", "environment"):
+        found = environment.find(spec.environment)
+    _check_pin(profile, found.name, found.vllm_version)
     if via_lmcache(profile) and "lmcache" not in found.extras:
         raise InputError(
             f"profile {profile.name} has a host tier via lmcache, and LMCache is not in environment {found.name}",
+            key=("tiers", "host", "via"),
             do=f"run `kvbench engine install {found.name} --with lmcache`",
         )
     return _Installed(_environment_command(spec.environment, found.python), found.vllm_version, found)
+
+
+def _check_pin(profile: Profile, name: str, version: str) -> None:
+    pinned = profile.engine.version
+    if pinned is not None and not same_version(pinned, version):
+        raise InputError(
+            f"profile {profile.name} pins version {pinned}, and environment {name} has {version}",
+            key=("engine", "version"),
+            do=f"pin version: {version}, or use another environment",
+        )
 
 
 def _image_command(profile: Profile) -> tuple[str, ...]:
@@ -327,5 +339,9 @@ def _command_without_start(profile: Profile) -> tuple[tuple[str, ...], str | Non
         return _image_command(profile), spec.version
     if spec.environment is None:
         return _find(profile, lambda _: None).command, spec.version
-    command = _environment_command(spec.environment, environment.environment_python(spec.environment))
-    return command, recipe.VLLM_VERSION if spec.environment == EMBEDDED_ENVIRONMENT else spec.version
+    with about("engine", "environment"):
+        command = _environment_command(spec.environment, environment.environment_python(spec.environment))
+    if spec.environment != EMBEDDED_ENVIRONMENT:
+        return command, spec.version
+    _check_pin(profile, spec.environment, recipe.VLLM_VERSION)
+    return command, recipe.VLLM_VERSION

@@ -6,23 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kvbench.engine.flags import Flags, flag_name
 from kvbench.engine.models import engine_args
-from kvbench.errors import InputError
+from kvbench.errors import InputError, KeyPath, dotted
 from kvbench.spec.profile import Profile
 
 __all__ = ["check_written_flags"]
 
-WRITTEN_FOR: Mapping[str, str] = {
-    "model": "engine.model",
-    "served-model-name": "engine.model",
-    "revision": "engine.revision",
-    "gpu-memory-utilization": "tiers.device.memory_utilization",
-    "num-gpu-blocks-override": "tiers.device.blocks",
-    "kv-cache-dtype": "tiers.device.kv_dtype",
-    "kv-offloading-size": "tiers.host",
-    "kv-offloading-backend": "tiers.host",
-    "kv-transfer-config": "tiers.host",
+WRITTEN_FOR: Mapping[str, KeyPath] = {
+    "model": ("engine", "model"),
+    "served-model-name": ("engine", "model"),
+    "revision": ("engine", "revision"),
+    "gpu-memory-utilization": ("tiers", "device", "memory_utilization"),
+    "num-gpu-blocks-override": ("tiers", "device", "blocks"),
+    "kv-cache-dtype": ("tiers", "device", "kv_dtype"),
+    "kv-offloading-size": ("tiers", "host"),
+    "kv-offloading-backend": ("tiers", "host"),
+    "kv-transfer-config": ("tiers", "host"),
 }
 """The key of a profile for whose sake a flag is written; kvbench writes the others for its own."""
+
+OWN: KeyPath = ("engine", "version")
+"""The key that is at fault where a flag is written for none."""
 
 
 def check_written_flags(profile: Profile, argv: Sequence[str], flags: Flags, *, engine: str) -> None:
@@ -39,7 +42,8 @@ def check_written_flags(profile: Profile, argv: Sequence[str], flags: Flags, *, 
         allowed = flags.choices[name]
         if allowed and value is not None and value not in allowed:
             raise InputError(
-                f"{WRITTEN_FOR.get(name, name)}: {engine} does not take {value!r} for --{name}",
+                f"{engine} does not take {value!r} for --{name}",
+                key=WRITTEN_FOR.get(name, OWN),
                 do=f"one of: {', '.join(allowed)}",
             )
 
@@ -59,18 +63,20 @@ def _missing(profile: Profile, name: str, flags: Flags, engine: str) -> InputErr
     key = WRITTEN_FOR.get(name)
     if key is not None:
         return InputError(
-            f"{key}: {engine} has no flag --{name}, which this key needs{nearest}",
-            do=f"use a version that has it, or leave {key} out"
-            if key.startswith("tiers")
+            f"{engine} has no flag --{name}, which this key needs{nearest}",
+            key=key,
+            do=f"use a version that has it, or leave {dotted(key)} out"
+            if key[0] == "tiers"
             else "use another version",
         )
     if name.removeprefix("no-") in engine_args(profile.engine.model):
         return InputError(
-            f"engine.model: {engine} has no flag --{name}, which the built-in model {profile.engine.model} needs"
-            f"{nearest}",
+            f"{engine} has no flag --{name}, which the built-in model {profile.engine.model} needs{nearest}",
+            key=("engine", "model"),
             do="use a version that has it, or another model",
         )
     return InputError(
         f"profile {profile.name}: {engine} has no flag --{name}, with which kvbench starts every vLLM{nearest}",
+        key=OWN,
         do="use a version that has it, or start the server yourself and use kind: attached",
     )
