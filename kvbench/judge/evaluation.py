@@ -14,7 +14,7 @@ from kvbench.judge.case import Case, JudgedPair, Question, Ruling, Stakes
 from kvbench.judge.looks import nominal_level
 from kvbench.judge.needed import units_needed
 from kvbench.judge.paired import Estimate, Levels, estimate, sign_flip
-from kvbench.judge.readings import Missing, Reading, read
+from kvbench.judge.readings import Missing, Reading, counted, read
 from kvbench.judge.verdict import Kind, RuleResult, Status
 from kvbench.judge.within_round import within_round
 from kvbench.spec.rules import LATENCIES, Rule, metric_unit
@@ -162,14 +162,15 @@ def _pair(rule: Rule, pair: JudgedPair, newest_tier: str | None, *, compared: bo
         return baseline, candidate
     if not math.isfinite(baseline.value):
         return Missing(f"is not a number in round {pair.baseline.index} of {pair.baseline.recorded.arm}")
-    return _without_zero(baseline, candidate, pair.candidate.index)
+    return _without_zero(rule, baseline, candidate, pair.candidate.index)
 
 
-def _without_zero(baseline: Reading, candidate: Reading, index: int) -> Pair | Missing:
+def _without_zero(rule: Rule, baseline: Reading, candidate: Reading, index: int) -> Pair | Missing:
     """A ratio needs both figures above zero. A count of nothing in one arm is moved by half a count in both."""
     if baseline.value > 0 and candidate.value > 0:
         return baseline, candidate
-    moved = [Reading(side.value + side.step / 2, side.step) for side in (baseline, candidate)]
+    by = [side.step / 2 if counted(rule.metric) else 0.0 for side in (baseline, candidate)]
+    moved = [Reading(side.value + more, side.step) for side, more in zip((baseline, candidate), by, strict=True)]
     if max(baseline.value, candidate.value) <= 0 or not min(side.value for side in moved) > 0:
         return Missing(f"has no ratio: it is not above zero in round {index}")
     return moved[0], moved[1]

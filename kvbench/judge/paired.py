@@ -17,7 +17,8 @@ from kvbench.judge.looks import Look, multiplier, t_quantile
 __all__ = ["NO_SPREAD", "Estimate", "Levels", "estimate", "sign_flip"]
 
 NO_SPREAD = 1e-9
-"""Independent measurements that agree to nine digits were not measured, so such a spread supports no interval."""
+"""Independent measurements that agree to nine digits were not measured, so such a spread supports no interval,
+unless it is told what they are known to."""
 FLIPPED = range(6, 15)
 """How many values a sign-flip test is shown for: of five, none can be significant at 5 %; of fifteen there are more
 flips than the figure is worth."""
@@ -46,13 +47,14 @@ class Estimate:
     @property
     def degenerate(self) -> bool:
         """Whether there are values but no spread between them."""
-        return self.spread < NO_SPREAD
+        return self.units > 1 and self.ci is None
 
 
 def estimate(
     values: Sequence[float], look: Look, *, confidence: float, levels: Levels, resolution: float = 0.0
 ) -> Estimate:
-    """Estimate the mean of `values`, all finite. `resolution` is a floor for the spread, for values made of counts.
+    """Estimate the mean of `values`, all finite. `resolution`, what they are known to, is a floor for the spread; 0
+    stands for values that are never the same twice.
 
     `look.done` is the number of units in the run; it must be len(values).
     """
@@ -61,7 +63,7 @@ def estimate(
     if n < 2:
         return Estimate(mean, math.nan, n, None, None)
     spread = max(float(np.std(values, ddof=1)), resolution)
-    if spread < NO_SPREAD:
+    if spread < NO_SPREAD and not resolution:
         return Estimate(mean, spread, n, None, None)
     error = spread / math.sqrt(n)
     plain = t_quantile((1 - confidence) / 2, n - 1) * error

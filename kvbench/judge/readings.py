@@ -19,7 +19,7 @@ from kvbench.judge.rates import good_requests, tokens_in_time, untold_targets
 from kvbench.spec.engine_metrics import ENGINE_METRICS
 from kvbench.spec.rules import LATENCIES, Rule
 
-__all__ = ["Missing", "Reading", "carried_quantile", "never_counted", "read", "requests_needed"]
+__all__ = ["Missing", "Reading", "carried_quantile", "counted", "never_counted", "read", "requests_needed"]
 
 QUANTILES = (0.999, 0.995, 0.99, 0.98, 0.95, 0.9, 0.75, 0.5)
 """What is worth recommending when a sample cannot carry a quantile."""
@@ -32,8 +32,18 @@ ELSEWHERE = {
 """Metrics that a comparison does not have, and why."""
 
 
+RESOLUTION = {"s": 1e-6, "s/MiB": 1e-6, "fraction": 1e-3}
+"""What an engine's figure is known to, by its unit: times to a microsecond (CUDA's events, by which copies are
+timed, resolve half of one), shares to a tenth of a per cent, which is what engines' logs show of them."""
+WHOLE = 1.0
+"""Of every other unit: requests, blocks, tokens, bytes are whole."""
+PAGE_BYTES = 4096
+"""Memory comes in pages."""
+
+
 class Reading(NamedTuple):
-    """A figure, and the smallest step it can change by where it is made of counts."""
+    """A figure, and what it is known to: the smallest step it can change by where it is made of counts. One that
+    repeats, such as the length of a queue that is always empty, is known to that and no better."""
 
     value: float
     step: float = 0.0
@@ -55,6 +65,12 @@ class Missing(NamedTuple):
 def requests_needed(quantile: float) -> int:
     """Requests a round that carry a quantile."""
     return int(np.ceil(CARRIES_BEYOND / (1 - quantile) - 1e-6))
+
+
+def counted(metric: str) -> bool:
+    """Whether a figure is made of whole things, so that nothing of them is less than half a step."""
+    known = ENGINE_METRICS.get(metric)
+    return known is None or known.unit not in RESOLUTION
 
 
 def carried_quantile(n: int) -> float | None:
@@ -149,27 +165,29 @@ def _recorded(name: str, round_: JudgedRound) -> Reading | Missing:
         return _host_memory(round_)
     absent = Missing(f"was not reported by {round_.recorded.arm} in round {round_.index}")
     metric, start_s = ENGINE_METRICS[name], measured_start(round_.workload)
+    step = RESOLUTION.get(metric.unit, WHOLE)
     if metric.kind == "gauge":
-        return _gauge(name, round_) or absent
+        return _gauge(name, round_, step) or absent
     if metric.kind == "counter":
         increase = round_.recorded.counters.increase(name, start_s)
-        return absent if increase is None else Reading(increase, 0.0 if metric.unit == "s" else 1.0)
+        return absent if increase is None else Reading(increase, step)
     total, events = (round_.recorded.counters.increase(name + part, start_s) for part in ("_sum", "_count"))
-    return absent if total is None or not events else Reading(total / events)
+    return absent if total is None or not events else Reading(total / events, step / events)
 
 
-def _gauge(name: str, round_: JudgedRound) -> Reading | None:
-    """Mean over the scrapes of the measured part; series of one scrape are added."""
+def _gauge(name: str, round_: JudgedRound, step: float) -> Reading | None:
+    """Mean over the scrapes of the measured part, each known to `step`; series of one scrape are added."""
     rows = round_.recorded.metrics
     rows = rows[rows["name"] == name]
     rows = rows[within_measured(rows["t_s"].to_numpy(dtype=np.float64), round_.workload)]
     if rows["value"].isna().any():  # a sum would take it for nothing
         return Reading(float("nan"))
-    return None if rows.empty else Reading(float(rows.groupby("t_s")["value"].sum().mean()))
+    scrapes = rows.groupby("t_s")["value"].sum()
+    return None if scrapes.empty else Reading(float(scrapes.mean()), step / len(scrapes))
 
 
 def _host_memory(round_: JudgedRound) -> Reading | Missing:
     values = host_values(round_.recorded, "engine_memory_bytes", round_.workload)
     if not len(values):
         return Missing(f"was not recorded for {round_.recorded.arm} in round {round_.index}")
-    return Reading(float(values.max()))
+    return Reading(float(values.max()), PAGE_BYTES)

@@ -66,6 +66,11 @@ class TestEstimate:
         found = estimate([0.3] * 3, Look(3, 3, 3), confidence=0.95, levels=EVEN, resolution=0.01)
         assert found.decision == pytest.approx((0.3 - 4.30265 * 0.01 / 3**0.5, 0.3 + 4.30265 * 0.01 / 3**0.5))
 
+    def test_values_that_are_known_to_a_step_may_agree_however_small_it_is(self) -> None:
+        found = estimate([0.3] * 3, Look(3, 3, 3), confidence=0.95, levels=EVEN, resolution=1e-12)
+        assert not found.degenerate
+        assert found.decision == pytest.approx((0.3, 0.3))
+
     @given(st.permutations([0.1, 0.25, 0.3, 0.7, 0.2]))
     def test_order_does_not_matter(self, values: list[float]) -> None:
         found = estimate(values, Look(5, 3, 12), confidence=0.95, levels=EVEN)

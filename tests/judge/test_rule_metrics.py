@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -26,6 +26,23 @@ from tests.judge.change import (
     with_baseline,
     with_candidate,
 )
+
+LEAST = float(stats.t.isf(0.025, 2)) / 3**0.5
+"""How far three rounds that agree may lie from their mean, in steps of what each is known to."""
+
+
+def everywhere(
+    series: dict[tuple[str, str | None], Sequence[float]],
+    times: Sequence[float],
+    pairs: Sequence[RoundPair] | None = None,
+    *,
+    change: Callable[..., list[RoundPair]] = with_candidate,
+) -> list[RoundPair]:
+    """These metrics in each of three rounds of the candidate, or of the arm that `change` is about."""
+    changed = list(pairs or good_pairs())
+    for place in range(3):
+        changed = change(changed, place, metrics=metric_rows(series, times))
+    return changed
 
 
 class TestGoodput:
@@ -129,12 +146,17 @@ class TestOtherMetrics:
         assert found.status == "pass"
         assert found.unit == "requests"
 
-    def test_a_counter_of_seconds_is_not_a_count(self) -> None:
-        pairs = good_pairs()
-        for place in range(3):
-            rows = metric_rows({("disk_read_seconds", None): [0, 2]}, [1.0, 120.0])
-            pairs = with_candidate(pairs, place, metrics=rows)
-        assert guardrail(pairs, {"metric": "disk_read_seconds", "max": 50}).status == "unknown"
+    @pytest.mark.parametrize("seconds", [0.0, 2.0])
+    def test_a_counter_of_seconds_that_repeats_is_known_to_a_microsecond(self, seconds: float) -> None:
+        """A tier that is never read has read for no time at all in every round, which is a measurement: taken for
+        none, it was unknown after any number of rounds."""
+        found = guardrail(
+            everywhere({("disk_read_seconds", None): [0, seconds]}, [1.0, 120.0]),
+            {"metric": "disk_read_seconds", "max": 50},
+        )
+        assert found.status == "pass"
+        assert found.decision_ci == pytest.approx((seconds - LEAST * 1e-6, seconds + LEAST * 1e-6))
+        assert "agree to the last digit" not in found.text
 
     def test_a_gauge_is_its_mean_over_the_measured_part(self) -> None:
         pairs = good_pairs()
@@ -146,6 +168,58 @@ class TestOtherMetrics:
             pairs = with_candidate(pairs, place, metrics=rows)
         found = guardrail(pairs, {"metric": "requests_waiting", "max": 50})
         assert [row["candidate"] for row in found.windows] == [2.5, 3.0, 3.5]
+
+    @pytest.mark.parametrize("waiting", [0, 3])
+    def test_a_queue_that_is_always_as_long_is_known_to_one_request_of_one_scrape(self, waiting: int) -> None:
+        """An idle queue repeats, and so does a measurement of it."""
+        queue = everywhere({("requests_waiting", None): [9] + [waiting] * 4}, [1.0, 20.0, 30.0, 40.0, 50.0])
+        found = guardrail(queue, {"metric": "requests_waiting", "max": 5})
+        assert (found.status, found.candidate) == ("pass", waiting)
+        assert found.decision_ci == pytest.approx((waiting - LEAST / 4, waiting + LEAST / 4))
+        assert guardrail(queue, {"metric": "requests_waiting", "max": waiting + LEAST / 5}).status == "unknown"
+
+    @pytest.mark.parametrize(
+        ("metric", "value", "budget"),
+        [
+            ("kv_cache_usage", 0.0, 0.5),
+            ("host_pinned_by_promotions", 0.0, 0.1),
+            ("host_cache_bytes", 2.0**34, 2.0**35),
+            ("host_blocks_used", 64, 100),
+            ("disk_store_delay", 0.0, 1.0),
+            ("promotions_running", 0, 1),
+        ],
+    )
+    def test_a_gauge_that_never_moves_is_within_its_limit(self, metric: str, value: float, budget: float) -> None:
+        still = everywhere({(metric, None): [value] * 20}, [20.0 + n for n in range(20)])
+        assert guardrail(still, {"metric": metric, "max": budget}).status == "pass"
+
+    def test_as_many_bytes_in_both_arms_are_no_more_of_them(self) -> None:
+        """However many: a byte of 16 GiB is less than a billionth."""
+        series = {("host_cache_bytes", None): [2.0**34] * 20}
+        times = [20.0 + n for n in range(20)]
+        both = everywhere(series, times, everywhere(series, times), change=with_baseline)
+        found = guardrail(both, {"metric": "host_cache_bytes", "max_ratio": 1.01})
+        assert (found.status, found.effect) == ("pass", 1.0)
+
+    @pytest.mark.parametrize("metric", ["disk_read_seconds", "kv_cache_usage"])
+    def test_some_time_against_none_has_no_ratio(self, metric: str) -> None:
+        """Half of what a clock can tell is no measure of how much more it is, other than half a request."""
+        times = [1.0, 60.0, 100.0]
+        none = everywhere({(metric, None): [0, 0, 0]}, times, change=with_baseline)
+        found = guardrail(
+            everywhere({(metric, None): [0, 0.5, 0.5]}, times, none), {"metric": metric, "max_ratio": 1.5}
+        )
+        assert found.status == "unknown"
+        assert found.text.endswith("has no ratio: it is not above zero in round 1")
+
+    def test_a_histogram_of_nothing_is_known_to_one_event(self) -> None:
+        quiet = everywhere(
+            {("preemptions_per_request_sum", None): [0, 0], ("preemptions_per_request_count", None): [0, 50]},
+            [1.0, 120.0],
+        )
+        found = guardrail(quiet, {"metric": "preemptions_per_request", "max": 0.5})
+        assert found.status == "pass"
+        assert found.decision_ci == pytest.approx((-LEAST / 50, LEAST / 50))
 
     def test_a_histogram_is_its_mean(self) -> None:
         pairs = good_pairs()
@@ -169,7 +243,9 @@ class TestOtherMetrics:
         pairs = [replace(p, candidate=replace(p.candidate, host=memory)) for p in good_pairs()]
         found = guardrail(pairs, {"metric": "host_memory", "max": "4GiB"})
         assert found.candidate == 2.0**31
-        assert found.status == "unknown"
+        # The same peak in every round is what memory taken at the start looks like; it is told in pages.
+        assert found.status == "pass"
+        assert found.decision_ci == pytest.approx((2.0**31 - LEAST * 4096, 2.0**31 + LEAST * 4096), abs=1)
         missing = guardrail(good_pairs(), {"metric": "host_memory", "max": "4GiB"})
         assert missing.text == "host memory was not recorded for tiered in round 1"
 
