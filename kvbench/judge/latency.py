@@ -151,6 +151,11 @@ class RoundLatencies:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def unanswered(self) -> Bools:
+        """Requests that failed, or whose answer came without a token: there is no time at which it was there."""
+        return self.failed | (self.completed & np.isnan(self.column("first_token_s")))
+
     def column(self, name: str) -> Floats:
         """A column of the table of requests for the measured requests, to be read only; null is NaN."""
         return numbers(self._recorded.requests, name)[self._kept]

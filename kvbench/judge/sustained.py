@@ -180,7 +180,8 @@ def _share(stretch: list[Floats], place: int) -> float:
 def exceedances(
     round_: RoundLatencies, metric: str, class_: str, budget_s: float, *, most: bool = False
 ) -> Exceedances:
-    """Counts of one round: a request stands at its intended time, a gap at its end; failures are over budget.
+    """Counts of one round: a request stands at its intended time, a gap at its end; failures are over budget,
+    whatever the time-out.
 
     One whose user left before its first token is over budget when it had waited longer than that; else it may be,
     and counts so with `most`.
@@ -188,7 +189,8 @@ def exceedances(
     if metric == "itl":
         return _itl_exceedances(round_, class_, budget_s)
     values, waited = round_.per_request(metric), round_.waited(metric)
-    values = np.where(np.isnan(waited), values, round_.timeout_s if most else waited)
+    values = np.where(np.isnan(waited), values, np.inf if most else waited)
+    values[round_.unanswered] = np.inf
     chosen = round_.of_class(class_) & (round_.counted(metric) | ~np.isnan(waited))
     ones = np.ones(int(chosen.sum()))
     over = (values[chosen] > budget_s).astype(np.float64)

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from kvbench.errors import InputError
 from kvbench.spec.loading import Experiment, where
 from kvbench.spec.profile import Profile
-from kvbench.spec.rules import Rules
+from kvbench.spec.quantity import show_seconds
+from kvbench.spec.rules import LATENCIES, Rules
 from kvbench.spec.spelling import did_you_mean
 from kvbench.spec.workload import Workload
 
@@ -34,6 +35,7 @@ def check_experiment(experiment: Experiment) -> list[str]:
     _check_servers(experiment)
     _check_classes(experiment.rules, experiment.workload)
     _check_limits(experiment.rules)
+    _check_budgets(experiment.rules, experiment.workload)
     check_holdout(experiment.workload, experiment.arms)
     return list(_warnings(experiment))
 
@@ -153,6 +155,20 @@ def _check_classes(rules: Rules, workload: Workload) -> None:
 def _check_limits(rules: Rules) -> None:
     if not (rules.guardrails or rules.benefits or rules.evidence):
         raise InputError("the rules hold no rule, so there is nothing to decide", where=where(rules))
+
+
+def _check_budgets(rules: Rules, workload: Workload) -> None:
+    """A latency that was cut off at the time-out may be any from there on, so it tells of no budget beyond."""
+    timeout_s = workload.request_timeout
+    for part in ("guardrails", "evidence"):
+        for i, rule in enumerate(getattr(rules, part)):
+            if rule.metric in LATENCIES and rule.max is not None and rule.max >= timeout_s:
+                raise InputError(
+                    f"rule '{rule.id}': the workload '{workload.name}' waits {show_seconds(timeout_s)} for an "
+                    f"answer (request_timeout), so it cannot tell whether {show_seconds(rule.max)} are kept",
+                    where=where(rules, part, i, "max"),
+                    do="use a lower max, or a longer request_timeout in the workload",
+                )
 
 
 def check_holdout(workload: Workload, arms: Sequence[Profile]) -> None:

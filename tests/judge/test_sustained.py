@@ -24,7 +24,7 @@ from kvbench.judge.verdict import CandidateVerdict, RuleResult
 from kvbench.spec.rules import Sustained
 from tests.judge.ask import about, guarded, result_of
 from tests.judge.build import MEASURED_S, WARM_S, arm_round, comparison, good_pairs, request_rows, rules, ttfts
-from tests.judge.change import fail, with_baseline, with_candidate
+from tests.judge.change import fail, leave, with_baseline, with_candidate
 
 RULE = Sustained.model_validate({"window": 10, "for": 40})
 
@@ -147,6 +147,23 @@ class TestExceedances:
         requests, tokens = request_rows([1.0, 1.0, 9.0], classes=["a", "a", "b"])
         round_ = RoundLatencies(arm_round("a", 1, fail(requests, [0]), tokens), 60.0)
         assert exceedances(round_, "ttft", "a", 2.0).over.tolist() == [1, 0]
+
+    @pytest.mark.parametrize("metric", ["ttft", "ttft_service", "e2e", "tpot", "itl"])
+    @pytest.mark.parametrize("budget_s", [60.0, 100.0])
+    def test_one_that_never_came_back_is_over_every_budget(self, metric: str, budget_s: float) -> None:
+        """It counts at the time-out, 60 s, so that no comparison of numbers tells it from one that was as slow."""
+        requests, tokens = request_rows([1.0, 1.0, 1.0])
+        requests.loc[1, ["first_token_s", "last_token_s"]] = np.nan
+        round_ = RoundLatencies(arm_round("a", 1, fail(requests, [0]), tokens), 60.0)
+        over = exceedances(round_, metric, "all", budget_s)
+        without_a_token = metric in ("ttft", "ttft_service", "e2e")
+        assert over.requests_over.sum() == 1 + without_a_token
+
+    def test_one_whose_user_left_may_be_over_every_budget(self) -> None:
+        requests, tokens = request_rows([1.0, 1.0])
+        round_ = RoundLatencies(arm_round("a", 1, leave(requests, [0], 5.0), tokens), 60.0)
+        assert exceedances(round_, "ttft", "all", 60.0).over.tolist() == [0, 0]
+        assert exceedances(round_, "ttft", "all", 60.0, most=True).over.tolist() == [1, 0]
 
     def test_gaps_are_samples_each_of_its_request(self) -> None:
         requests, tokens = request_rows([1.0, 1.0], gaps=[0.1, 0.3])

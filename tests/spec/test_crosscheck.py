@@ -121,6 +121,46 @@ def test_rules_without_a_rule_decide_nothing(tmp_path: Path) -> None:
         check_experiment(experiment(profile(tmp_path, "a"), profile(tmp_path, "b"), rules=Rules()))
 
 
+@pytest.mark.parametrize(
+    ("part", "rule"),
+    [
+        ("guardrails", "metric: ttft, quantile: 0.99, max: {budget}"),
+        ("guardrails", "metric: itl, quantile: 0.5, max: {budget}"),
+        ("guardrails", "metric: e2e, quantile: 0.9, max_ratio: 1.5, max: {budget}"),
+        ("guardrails", "metric: ttft, quantile: 0.9, max: {budget}, sustained: {{window: 5s, for: 10s}}"),
+        ("evidence", "metric: tpot, quantile: 0.9, max: {budget}"),
+    ],
+)
+def test_a_latency_budget_that_the_time_out_cuts_off_is_refused(tmp_path: Path, part: str, rule: str) -> None:
+    arms = profile(tmp_path, "a"), profile(tmp_path, "b", tiers="tiers: {host: {size: 1MiB}}")
+
+    def checked(budget: str) -> None:
+        file = tmp_path / "rules.yaml"
+        file.write_text(f"{part}:\n  - {{id: budget, {rule.format(budget=budget)}}}\n")
+        check_experiment(experiment(*arms, rules=load_rules(file)))
+
+    checked("59s")
+    for budget in ("60s", "2h"):
+        with pytest.raises(InputError) as caught:
+            checked(budget)
+        assert f"rules.yaml:2: {part}[0].max: rule 'budget': the workload 'demo' waits 60 s" in str(caught.value)
+        assert "use a lower max, or a longer request_timeout" in str(caught.value)
+
+
+def test_what_is_no_latency_may_be_as_long_as_it_likes(tmp_path: Path) -> None:
+    waits = {"id": "reads", "metric": "disk_read_seconds", "max": 600}
+    arms = profile(tmp_path, "a"), profile(tmp_path, "b", tiers="tiers: {host: {size: 1MiB}}")
+    rules = Rules.model_validate({"guardrails": [waits], "benefits": ONE_ROUND["benefits"]})
+    assert check_experiment(experiment(*arms, rules=rules)) == []
+
+
+@pytest.mark.parametrize("workload", ["demo", "mixed"])
+@pytest.mark.parametrize("rules", ["demo", "default"])
+def test_shipped_rules_and_workloads_go_together(tmp_path: Path, rules: str, workload: str) -> None:
+    arms = profile(tmp_path, "a"), profile(tmp_path, "b", tiers="tiers: {host: {size: 1MiB}}")
+    assert check_experiment(experiment(*arms, rules=load_rules(rules), workload=load_workload(workload))) == []
+
+
 def test_what_can_be_run_but_deserves_a_word_is_a_warning(tmp_path: Path) -> None:
     rules = Rules.model_validate({"guardrails": [{"id": "g", "metric": "goodput", "min_ratio": 0.9}]})
     demo = load_workload("demo")
