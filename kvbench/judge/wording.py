@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from kvbench.spec.quantity import show_bytes, show_seconds
 
-__all__ = ["count", "listed", "quantile_name", "ratio", "share", "value", "what"]
+__all__ = ["TYPICAL_ROUND", "count", "listed", "quantile_name", "ratio", "share", "value", "what"]
 
 _NAMES = {
     "ttft": "TTFT",
@@ -17,6 +17,9 @@ _NAMES = {
     "e2e": "E2E",
     "throughput_tokens": "output throughput",
 }
+
+TYPICAL_ROUND = "in a typical round"
+"""What a latency budget is held against: the geometric mean of the rounds' quantiles."""
 
 
 def quantile_name(quantile: float) -> str:

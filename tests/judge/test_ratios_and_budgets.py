@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -12,7 +13,8 @@ import pytest
 from scipy import stats
 
 from kvbench.judge.boundary_table import BOUNDARIES
-from kvbench.judge.guardrails import breach_level
+from kvbench.judge.case import build_case
+from kvbench.judge.guardrails import breach_level, judge_guardrails
 from kvbench.spec.rules import Guardrail
 from tests.judge.ask import RATIO, about, exact_pairs, guarded, guardrail
 from tests.judge.build import comparison, pair, rules, ttfts, workload
@@ -171,7 +173,8 @@ class TestABudget:
         assert found.decision_ci == pytest.approx(np.exp(stats.t.interval(0.95, 2, logs.mean(), stats.sem(logs))))
         assert (found.status, found.limit) == ("pass", 2.0)
         assert "ratio" not in found.windows[0]
-        assert "2 s asked for: safe" in found.text
+        assert found.text.startswith("TTFT p50 in a typical round: ")
+        assert found.text.endswith("at most 2 s asked for: safe, in each single round as well")
 
     @pytest.mark.parametrize(("median", "status"), [(1.0, "pass"), (2.0, "unknown"), (3.0, "fail")])
     def test_has_three_outcomes(self, median: float, status: str) -> None:
@@ -196,6 +199,54 @@ class TestABudget:
         assert guardrail(pairs, self.RULE).status == "fail"
         assert guardrail(pairs, self.RULE | {"max": 60.0}).status == "unknown"
         assert guardrail(pairs, self.RULE, rounds=(4, 12)).status == "unknown"
+
+    def test_is_not_kept_by_rounds_that_hide_a_terrible_one(self) -> None:
+        """Eleven of 0.2 s and one at the time-out have a geometric mean of 0.33 s, and an interval below 2 s."""
+        pairs = exact_pairs((*(0.2 + 0.002 * n for n in range(11)), 60.0))
+        found = guardrail(pairs, self.RULE, rounds=(12, 12))
+        assert found.decision_ci is not None
+        assert found.decision_ci[1] < 2.0
+        assert (found.status, found.effect) == ("unknown", pytest.approx(0.33, abs=0.05))
+        words = "at most 2 s asked for: not safe, since round 12 alone had "
+        assert words in found.text
+        assert guardrail(pairs[:11], self.RULE, rounds=(11, 11)).status == "pass"
+
+    def test_tells_every_round_beyond_it_and_asks_for_no_more_rounds(self) -> None:
+        run = comparison(
+            exact_pairs((0.2, 2.5, 0.21, 0.2, 2.6, 0.2, 0.22)), rules(guardrails=[{"id": "r", **self.RULE}])
+        )
+        (ruling,) = (each for each in judge_guardrails(build_case(run)) if each.result.rule == "r")
+        assert ruling.result.status == "unknown"
+        assert re.search(r"since round 2 alone had 2\.\d+ s; round 5 alone had 2\.\d+ s$", ruling.result.text)
+        assert ruling.needed_units is None
+
+    def test_of_a_round_at_the_time_out_says_that_it_had_so_much_or_more(self) -> None:
+        pairs = exact_pairs((0.2, 0.21, 0.2))
+        last = replace(pairs[2].candidate, requests=fail(pairs[2].candidate.requests, slice(None)))
+        found = guardrail([*pairs[:2], replace(pairs[2], candidate=last)], self.RULE | {"max": 59.0})
+        assert found.status == "unknown"
+        assert found.text.endswith("not safe, since round 3 alone had 60 s or more, the request time-out")
+
+    def test_is_broken_as_before_whatever_a_single_round_had(self) -> None:
+        found = guardrail(exact_pairs((3.0, 3.2, 2.8)), self.RULE | {"max": 1.0})
+        assert found.status == "fail"
+        assert found.text.endswith("at most 1 s asked for: breach")
+
+    def test_beyond_the_time_out_is_never_kept(self) -> None:
+        """Such rules are refused before a run; stored runs may have them. At 60 s it is not known how much more."""
+        pairs = exact_pairs((1.0, 1.0, 1.0))
+        pairs = [
+            replace(p, candidate=replace(p.candidate, requests=fail(p.candidate.requests, slice(n, None))))
+            for n, p in zip((0, 20, 21), pairs, strict=True)
+        ]
+        found = guardrail(pairs, self.RULE | {"max": 1e6})
+        assert found.status == "unknown"
+        assert "round 1 alone had 60 s or more, the request time-out" in found.text
+
+    def test_a_ratio_is_no_budget(self) -> None:
+        """A round far above the others widens its interval, and that is all."""
+        found = guardrail(exact_pairs((1.0, 1.25, 1.0, 0.9, 0.95)), RATIO, rounds=(5, 5))
+        assert (found.status, "alone" in found.text, "typical" in found.text) == ("pass", False, False)
 
     def test_and_a_ratio_in_one_rule_must_both_hold(self) -> None:
         both = self.RULE | {"max_ratio": 1.2}
