@@ -6,7 +6,7 @@ noise, taken from answers to equal prompts that were both computed. Shares of co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,8 @@ __all__ = ["DEFAULT_MARGIN", "Compared", "compare_outputs", "evaluate_parity"]
 
 DEFAULT_MARGIN = 0.005
 """Divergence beyond the engine's own noise that is tolerated unless the rule sets `max`."""
+PER_CLASS = 2**32
+"""More prefixes than a class has."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,16 @@ class Compared:
 
     pairs: float = 0
     diverged: float = 0
+    prefixes: float = field(default=0, compare=False)
+    """How many prefixes the answers under test come from; one without a prefix stands for itself. Told, not judged
+    by."""
 
     def times(self, factor: float) -> Compared:
         """As many rounds more or less, at the same rate."""
-        return Compared(self.pairs * factor, self.diverged * factor)
+        return Compared(self.pairs * factor, self.diverged * factor, self.prefixes * factor)
 
     def __add__(self, other: Compared) -> Compared:
-        return Compared(self.pairs + other.pairs, self.diverged + other.diverged)
+        return Compared(self.pairs + other.pairs, self.diverged + other.diverged, self.prefixes + other.prefixes)
 
     @property
     def rate(self) -> float | None:
@@ -57,15 +62,25 @@ class _Answers:
         self.cached = numbers(table, "cached_tokens")[kept]
         self.received = numbers(table, "output_tokens_received")[kept]
         self.repeat_of = numbers(table, "repeat_of")[kept]
+        self.prefixes = self._prefixes(table, kept)
         self.prompts = table["prompt_digest"].iloc[kept]
         self.outputs = table["output_digest"].iloc[kept]
+
+    def _prefixes(self, table: pd.DataFrame, kept: Rows) -> Ids:
+        """A number for each answer, equal for those of one prefix of a class; negative without a shared prefix."""
+        places = numbers(table, "prefix")[kept]
+        classes = pd.factorize(table["class"])[0][kept].astype(np.int64)
+        alone = np.where(np.isnan(self.repeat_of), self.ids, self.repeat_of).astype(np.int64)
+        return np.where(np.isnan(places), -1 - alone, classes * PER_CLASS + np.nan_to_num(places).astype(np.int64))
 
 
 def evaluate_parity(question: Question) -> Ruling:
     """Judge a rule on `output_parity`: divergence beyond noise, at most `max` (default: `DEFAULT_MARGIN`).
 
     Compared answers are taken as independent. Where one corrupt block spoils every answer that is served from it,
-    they tell less than their number, and the interval is too narrow: prefixes count then, not answers.
+    they tell less than their number, and the interval is too narrow: prefixes count then, not answers. The sentence
+    says so, and how many they are. A bound over prefixes cannot be asked of the shipped rules: twelve rounds of the
+    `mixed` workload have at most 432 prefixes, which prove 0.85 % where none diverged, and 0.5 % is asked for.
     """
     rule, kind, case, stakes = question.rule, question.kind, question.case, question.stakes
     if rule.class_ != "all":
@@ -97,10 +112,21 @@ def evaluate_parity(question: Question) -> Ruling:
         text=(
             f"output parity: {tested.diverged:,} of {tested.pairs:,} answers differ ({known_noise}), beyond the "
             f"engine's own noise{between}; at most {wording.share(margin)} asked for: {DECIDED[kind][status]}"
+            f"{_caveat(tested)}"
         ),
     )
     needed = _needed(tested, noise, margin, case, stakes) if status == "unknown" else None
     return Ruling(result, needed)
+
+
+def _caveat(tested: Compared) -> str:
+    if tested.prefixes >= tested.pairs:
+        return ""
+    prefixes = wording.count(int(tested.prefixes), "prefix", "prefixes")
+    return (
+        f"; answers are taken as independent, though they come from {prefixes}: where one bad block spoils all "
+        "answers from its prefix, the interval is too narrow"
+    )
 
 
 def _needed(tested: Compared, noise: Compared, margin: float, case: Case, stakes: Stakes) -> tuple[int, int] | None:
@@ -164,15 +190,21 @@ def _compare_pair(pair: JudgedPair, case: Case) -> tuple[Compared, Compared]:
         _computed(baseline, again) & _computed(baseline, first), _differ(baseline, again, baseline, first)
     )
     if not case.added_tiers:
-        return _count(equal & measured, differ), noise
+        prefixes = _distinct(candidate.prefixes[right][equal & measured])
+        return replace(_count(equal & measured, differ), prefixes=prefixes), noise
     untouched = candidate.cached[right] <= baseline.cached[left]
     computed = _computed(candidate, right) & _computed(baseline, left)
-    tested = _count(equal & measured & ~untouched, differ)
+    touched = equal & measured & ~untouched
     again, first = _repeats(candidate)
-    from_cache = (candidate.cached[again] > 0) & _computed(candidate, first)
-    tested += _count(from_cache, _differ(candidate, again, candidate, first))
+    from_cache = np.asarray((candidate.cached[again] > 0) & _computed(candidate, first))
+    tested = _count(touched, differ) + _count(from_cache, _differ(candidate, again, candidate, first))
+    prefixes = _distinct(candidate.prefixes[right][touched], candidate.prefixes[again][from_cache])
     same_numbers = case.comparison.baseline.tiers.device.kv_dtype == case.comparison.candidate.tiers.device.kv_dtype
-    return tested, noise + _count(equal & computed & same_numbers, differ)
+    return replace(tested, prefixes=prefixes), noise + _count(equal & computed & same_numbers, differ)
+
+
+def _distinct(*prefixes: Ids) -> int:
+    return len(np.unique(np.concatenate(prefixes)))
 
 
 def _count(chosen: Bools, differ: Bools) -> Compared:

@@ -142,6 +142,31 @@ class TestWhatIsCompared:
         run = comparison(good_pairs(1), candidate=TIERED.model_copy(update={"tiers": tiers}))
         assert compared(run) == (Compared(200, 0), Compared())
 
+    def test_prefixes_behind_the_answers_are_counted_each_once(self) -> None:
+        """200 answers of the candidate under test, and 100 that it computed once and then served from the cache."""
+
+        def shared(table: pd.DataFrame) -> None:
+            table["prefix"] = np.arange(N) % 10
+
+        run = comparison(edit_both(good_pairs(1), shared, shared))
+        assert compared(run)[0].prefixes == 10
+        both = edit_both(good_pairs(2), shared, shared)
+        assert compared(comparison(both))[0].prefixes == 20, "each round has prefixes of its own"
+        again = edit_both(both[:1], base=repeats(cached=900), cand=repeats(cached=900))
+        assert compared(comparison(again))[0].prefixes == 10
+        itself = comparison(edit_both(same_pairs(1), shared, shared), candidate=COPY)
+        assert compared(itself)[0].prefixes == 10
+
+    def test_prefixes_of_two_classes_are_two(self) -> None:
+        def shared(table: pd.DataFrame) -> None:
+            table["prefix"] = 3
+            table["class"] = np.where(np.arange(N) % 2, "short", "long")
+
+        assert compared(comparison(edit_both(good_pairs(1), shared, shared)))[0].prefixes == 2
+
+    def test_an_answer_without_a_prefix_stands_for_itself(self) -> None:
+        assert compared(comparison(good_pairs(1)))[0].prefixes == 200
+
     def test_arms_may_answer_in_another_order_and_number(self) -> None:
         pairs = good_pairs(1)
         shuffled = pairs[0].candidate.requests.sample(frac=1, random_state=1).iloc[:300]
@@ -169,6 +194,21 @@ class TestStatus:
         assert about(parity(comparison(good_pairs()), max=0.01)) == (
             "parity", "guardrail", "output_parity", None, "all", "fraction", 0.01,
         )  # fmt: skip
+
+    def test_says_that_answers_from_one_prefix_are_taken_as_independent(self) -> None:
+        """The interval is that of independent answers all the same: see `evaluate_parity`."""
+
+        def shared(table: pd.DataFrame) -> None:
+            table["prefix"] = np.arange(N) % 10
+
+        alone = parity(comparison(good_pairs()), max=0.01)
+        found = parity(comparison(edit_both(good_pairs(), shared, shared)), max=0.01)
+        assert alone.text.endswith("at most 1 % asked for: safe")
+        assert found.text == (
+            f"{alone.text}; answers are taken as independent, though they come from 30 prefixes: where one bad "
+            "block spoils all answers from its prefix, the interval is too narrow"
+        )
+        assert (found.status, found.decision_ci) == (alone.status, alone.decision_ci)
 
     def test_the_margin_is_half_a_per_cent_unless_set(self) -> None:
         found = parity(comparison(good_pairs()))
