@@ -1,7 +1,8 @@
 """Who pays: for each class and latency whether its users gained or lost, and by how much.
 
 A tail of one class may get worse while the whole gets better. This describes; rules decide: the intervals are plain
-ones, each at the confidence of one rule, so that among twenty of them one is wrong by chance.
+ones, each at the confidence of one rule, so that among twenty of them one is wrong by chance. Where a comparison
+stopped early they hold somewhat less often than that.
 """
 
 from __future__ import annotations

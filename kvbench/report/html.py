@@ -12,7 +12,7 @@ from kvbench.report.data import ReportData
 from kvbench.report.gallery import gallery
 from kvbench.report.page import fill
 from kvbench.report.view import view
-from kvbench.report.wording import MISSING, who_pays_note
+from kvbench.report.wording import MISSING
 
 __all__ = ["render_html"]
 
@@ -28,6 +28,5 @@ def render_html(data: ReportData) -> str:
         galleries=[gallery(verdict, data, f"c{number}") for number, verdict in enumerate(ordered, 1)],
         sources=SOURCES,
         missing=MISSING,
-        who_pays_note=who_pays_note(report.confidence),
         dot_limit=DOT_LIMIT,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from kvbench.report.data import ReportData
 from kvbench.report.parts import CandidateView, ChangeView, Figure, ReportView, RuleView, SourcesView, TableView
 from kvbench.report.view import view
-from kvbench.report.wording import metric_name, who_pays_note
+from kvbench.report.wording import metric_name
 
 __all__ = ["render_markdown"]
 
@@ -28,7 +28,7 @@ def render_markdown(data: ReportData) -> str:
     blocks = [f"# kvbench: {escaped(report.title)}", _conditions(report)]
     blocks += [f"> [!WARNING]\n> {escaped(warning)}" for warning in report.warnings]
     for candidate in report.candidates:
-        blocks += _candidate(candidate, report.confidence)
+        blocks += _candidate(candidate)
     blocks += ["## What was compared", _arms(report), _figures([*report.workload, *report.rules_summary])]
     blocks += ["## Reproduce", f"    {report.again}"]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -38,7 +38,7 @@ def _conditions(report: ReportView) -> str:
     return escaped(f"Run {report.run_id}, started {report.started}, kvbench {report.version}, on {report.host}.")
 
 
-def _candidate(candidate: CandidateView, confidence: str) -> list[str]:
+def _candidate(candidate: CandidateView) -> list[str]:
     arms = f"{candidate.candidate} against {candidate.baseline}"
     action = f"**Do this:** {escaped(candidate.action)}" if candidate.action else ""
     return [
@@ -48,7 +48,7 @@ def _candidate(candidate: CandidateView, confidence: str) -> list[str]:
         f"### Rules: {escaped(arms)}",
         _rules(candidate.rules),
         escaped(candidate.rounds),
-        *_who_pays(candidate.who_pays, confidence),
+        *_who_pays(candidate.who_pays, candidate.who_pays_note),
         "### Where prompt tokens came from",
         _sources(candidate.sources),
         "### Latency, all rounds together",
@@ -98,13 +98,13 @@ def _rules(rules: Iterable[RuleView]) -> str:
     return _table(header, rows, right=4)
 
 
-def _who_pays(changes: Sequence[ChangeView], confidence: str) -> list[str]:
+def _who_pays(changes: Sequence[ChangeView], note: str) -> list[str]:
     """Heading, note and a row for every change; nothing without one."""
     if not changes:
         return []
     header = ("Change", "Class", "Latency", "Before → after", "Ratio")
     rows = [(f"{c.symbol} {c.change}", c.class_, c.latency, c.seconds, c.effect) for c in changes]
-    return ["### Who pays", escaped(who_pays_note(confidence)), _table(header, rows, right=3)]
+    return ["### Who pays", escaped(note), _table(header, rows, right=3)]
 
 
 def _sources(each: Sequence[SourcesView]) -> str:

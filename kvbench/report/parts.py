@@ -165,6 +165,8 @@ class CandidateView:
     action: str | None
     rules: tuple[RuleView, ...]
     who_pays: tuple[ChangeView, ...]
+    who_pays_note: str
+    """What these changes are and are not."""
     headline_figures: tuple[RuleView, ...]
     sources: tuple[SourcesView, ...]
     latency: tuple[LatencyView, ...]

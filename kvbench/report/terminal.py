@@ -117,6 +117,7 @@ def _detail(candidate: CandidateView, width: int, *, named: bool) -> Iterable[Re
     if candidate.who_pays:
         yield _heading(f"Who pays{of}")
         yield from _who_pays(candidate.who_pays, width)
+        yield Padding(Text(candidate.who_pays_note, style="dim"), (1, 0, 0, 2))
     yield _heading(f"Prompt tokens by source{of}")
     yield from (_sources(sources, width) for sources in candidate.sources)
     if candidate.ledger_mismatch is not None:

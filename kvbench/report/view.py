@@ -44,6 +44,7 @@ from kvbench.report.wording import (
     show_tokens,
     show_value,
     what_is_judged,
+    who_pays_note,
 )
 from kvbench.spec.quantity import show_bytes, show_seconds
 from kvbench.spec.rates import rate_in_words
@@ -107,6 +108,7 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
         action=f"Disable the {action.disable_tier} tier: {plain(action.why)}" if action else None,
         rules=rules,
         who_pays=tuple(map(_change, verdict.who_pays)),
+        who_pays_note=who_pays_note(data.rules.confidence, stopped_early=_stopped_early(verdict, data)),
         headline_figures=_headline_figures(rules),
         sources=tuple(_sources(arm, counts) for arm, counts in verdict.sources.items()),
         latency=_side_by_side(_latency(row) for row in verdict.latency),
@@ -124,6 +126,11 @@ def _candidate(verdict: CandidateVerdict, data: ReportData) -> CandidateView:
         ledger_mismatch=ledger_mismatch(verdict.ledger),
         host=host_tables(verdict.host),
     )
+
+
+def _stopped_early(verdict: CandidateVerdict, data: ReportData) -> bool:
+    rounds = data.rules.rounds
+    return rounds.min < rounds.max and verdict.rounds.done < verdict.rounds.planned
 
 
 def _decides(result: RuleResult, verdict: CandidateVerdict) -> bool:

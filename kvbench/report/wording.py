@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from kvbench.judge.verdict import Outcome, RuleResult
-from kvbench.judge.wording import quantile_name
+from kvbench.judge.wording import TYPICAL_ROUND, quantile_name
 from kvbench.report.plain import plain
 from kvbench.spec.quantity import show_bytes, show_seconds
-from kvbench.spec.rules import METRICS, Guardrail, Rule, Rules, Sustained
+from kvbench.spec.rules import LATENCIES, METRICS, Guardrail, Rule, Rules, Sustained
 
 __all__ = [
     "CHANGES",
@@ -113,11 +113,14 @@ def latency_name(metric: str, quantile: float) -> str:
     return f"{metric_name(metric)} {quantile_name(quantile)}"
 
 
-def who_pays_note(confidence: str) -> str:
-    """What the changes of the classes are and are not."""
+def who_pays_note(confidence: float, *, stopped_early: bool) -> str:
+    """What the changes of the classes are and are not. That a verdict was reached is no accident of the rounds that
+    were played until then, so that plain intervals of just these hold a little less often than they say."""
+    early = ", after early stopping, so somewhat less" if stopped_early else ""
     return (
         "Geometric mean over rounds, the candidate's against the baseline's; below ×1 is faster. A description, "
-        f"not what decides: each interval alone is at confidence {confidence}, so among many some err by chance."
+        f"not what decides: each interval alone is at confidence {confidence:.4g}{early}. Among many some err by "
+        "chance."
     )
 
 
@@ -170,7 +173,8 @@ def show_effect(result: RuleResult, rules: Rules) -> tuple[str, str]:
 
 
 def what_is_judged(result: RuleResult, rules: Rules) -> str:
-    """`TTFT p99, class long`: the metric, its quantile, its class and whether it is a sustained rule."""
+    """`TTFT p99, class long`: the metric, its quantile, its class, whether it is a sustained rule, and what its
+    interval is of where that is not plain."""
     if result.metric is None:
         return ""
     words = metric_name(result.metric)
@@ -181,8 +185,11 @@ def what_is_judged(result: RuleResult, rules: Rules) -> str:
         words += f" {quantile_name(result.quantile)}"
     if result.class_ != "all":
         words += f", class {plain(result.class_)}"
+    if result.metric == "output_parity":
+        return f"{words}, answers from one prefix taken as independent"
     sustained = sustained_of(rule)
     if sustained is None or rule is None or rule.max is None:
-        return words
+        of_a_budget = result.metric in LATENCIES and rule is not None and rule.max is not None
+        return f"{words}, {TYPICAL_ROUND}" if of_a_budget and not is_ratio(result, rules) else words
     budget = show_value(rule.max, METRICS.get(rule.metric))
     return f"{words}: share over {budget}, sustained for {show_seconds(sustained.for_s)}"

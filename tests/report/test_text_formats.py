@@ -21,9 +21,10 @@ from kvbench.report.plain import plain
 from kvbench.report.terminal import encodable, render_verdict
 from kvbench.report.verdict_json import render_verdict_json
 from kvbench.report.view import view
-from kvbench.report.wording import MISSING, show_limit, show_value
+from kvbench.report.wording import MISSING, show_limit, show_value, what_is_judged
 from kvbench.spec.profile import Profile
 from tests.report.build import RULES, arm_facts, build
+from tests.report.conftest import page_of
 from tests.report.verdicts import plain_rule
 
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff\uffff]")
@@ -90,6 +91,26 @@ def test_text_from_elsewhere_cannot_drive_the_terminal(attacked: ReportData) -> 
     text = terminal(attacked, force_terminal=True, color_system="standard", no_color=False)
     assert not CONTROLS.search(re.sub(r"\x1b\[[0-9;]*m", "", text))
     assert "[bold red]" in text.replace("\n", "")
+
+
+def test_every_format_says_what_a_budget_and_parity_are_judged_on(go: ReportData) -> None:
+    told = {rule.rule: rule.what for rule in view(go).candidates[0].rules}
+    assert told["short-ttft"] == "TTFT p90, class short, in a typical round"
+    assert told["parity"] == "output parity, answers from one prefix taken as independent"
+    assert told["ttft-p90"] == "TTFT p90"
+    assert told["sustained"] == "TTFT p90, class short: share over 2 s, sustained for 30 s"
+    for text in (terminal(go, 80), terminal(go, 400), render_markdown(go), page_of(go)):
+        for rule in ("short-ttft", "parity"):
+            assert told[rule] in " ".join(text.split())
+
+
+def test_of_a_rule_with_both_limits_only_the_budget_is_of_a_typical_round(go: ReportData) -> None:
+    both = RULES.model_copy(
+        update={"guardrails": [rule.model_copy(update={"max": 2.0}) for rule in RULES.guardrails[:1]]}
+    )
+    result = next(rule for rule in go.verdict.rules if rule.rule == "ttft-p90")
+    assert what_is_judged(result, both) == "TTFT p90"
+    assert what_is_judged(result.model_copy(update={"limit": 2.0}), both) == "TTFT p90, in a typical round"
 
 
 def test_p99_is_shown_only_where_three_values_lie_beyond(go: ReportData) -> None:

@@ -16,7 +16,7 @@ from kvbench.report.markdown import render_markdown
 from kvbench.report.terminal import render_verdict
 from kvbench.report.verdict_json import render_verdict_json
 from kvbench.report.view import view
-from kvbench.spec.rules import Validity
+from kvbench.spec.rules import Rounds, Validity
 from tests.report.conftest import page_of
 from tests.report.test_html import Page
 from tests.report.verdicts import class_changes
@@ -76,6 +76,31 @@ def test_the_page_and_markdown_show_every_change_in_words(go: ReportData) -> Non
         assert " ".join(cells) in page
     for text in (markdown, Page(page_of(go)).text):
         assert "A description, not what decides: each interval alone is at confidence 0.95" in text
+
+
+def after(data: ReportData, done: int, planned: int, least: int = 3) -> ReportData:
+    """The same after so many of `planned` rounds, of which `least` were asked for at least."""
+    rounds = data.verdict.rounds.model_copy(update={"done": done, "planned": planned})
+    rules = data.rules.model_copy(update={"rounds": Rounds(min=least, max=planned)})
+    return replace(data, rules=rules, verdict=data.verdict.model_copy(update={"rounds": rounds}))
+
+
+@pytest.mark.parametrize(
+    ("done", "planned", "least", "early"),
+    [(5, 12, 3, True), (12, 12, 3, False), (3, 3, 3, False), (2, 3, 3, False)],
+)
+def test_every_format_says_what_the_intervals_are_and_that_early_stopping_takes_from_it(
+    go: ReportData, done: int, planned: int, least: int, early: bool
+) -> None:
+    data = after(go, done, planned, least)
+    words = "each interval alone is at confidence 0.95"
+    words += ", after early stopping, so somewhat less. Among many" if early else ". Among many"
+    for text in (terminal(data), terminal(data, 40), render_markdown(data), Page(page_of(data)).text):
+        assert words in " ".join(text.split())
+
+
+def test_several_candidates_each_have_their_own_note(several: ReportData) -> None:
+    assert terminal(several, 500).count("each interval alone is at confidence") == 3
 
 
 @pytest.mark.parametrize("width", [40, 80, 112])
