@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kvbench.judge.evidence import ArmRound, Comparison, RoundPair
 from kvbench.judge.judge import combine, judge
 from kvbench.judge.verdict import CandidateVerdict
-from kvbench.spec.rules import Rules
+from kvbench.spec.rules import Rules, Sustained
 from kvbench.spec.workload import Workload
 from tests.judge.build import COPY, MEASURED_S, WARM_S, arm_round, comparison, request_rows, rules, ttfts, workload
 from tests.judge.change import died, edited, late, with_baseline, with_candidate
@@ -80,7 +80,7 @@ def and_every_verdict(*more: Any) -> Callable[[Callable[..., None]], Callable[..
 def the_rules(scale: float = 1.0, rounds: tuple[int, int] = (3, 3), of: dict[str, str] | None = None) -> Rules:
     """Every kind of rule; times in units of `scale` seconds. `of`: the class that rules on latencies are about."""
     about = of or {}
-    return rules(
+    made = rules(
         guardrails=[
             {"id": "ratio", "metric": "ttft", "quantile": 0.9, "max_ratio": 1.5, **about},
             {"id": "budget", "metric": "e2e", "class": "long", "quantile": 0.5, "max": 2.0 * scale},
@@ -91,7 +91,7 @@ def the_rules(scale: float = 1.0, rounds: tuple[int, int] = (3, 3), of: dict[str
                 "metric": "ttft",
                 "quantile": 0.5,
                 "max": 1.9 * scale,
-                "sustained": {"window": 40 * scale, "for": 60 * scale},
+                "sustained": {"window": 40, "for": 60},
                 **about,
             },
             {"id": "parity", "metric": "output_parity", "max": 0.1},
@@ -101,6 +101,13 @@ def the_rules(scale: float = 1.0, rounds: tuple[int, int] = (3, 3), of: dict[str
         rounds=rounds,
         validity={"send_lag_p99": 0.02 * scale, "scrape_gap": 3.0 * scale},
     )
+    # Set afterwards, as a scaled window may be shorter than a file may say.
+    scaled = Sustained.model_construct(window=40 * scale, for_s=60 * scale)
+    guardrails = [
+        rule if rule.sustained is None else rule.model_copy(update={"sustained": scaled})
+        for rule in made.guardrails
+    ]
+    return made.model_copy(update={"guardrails": guardrails})
 
 
 def the_load(scale: float = 1.0, extra: bool = False) -> Workload:
