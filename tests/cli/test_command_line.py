@@ -172,7 +172,7 @@ def test_foreign_text_cannot_drive_the_terminal(tmp_path: Path) -> None:
     files = write(
         tmp_path,
         base=attached_profile("base", "http://127.0.0.1:9", model=odd),
-        other=attached_profile("other", "http://127.0.0.1:9", model="m", version=odd),
+        other=attached_profile("other", "http://127.0.0.1:10", model="m", version=odd),
         workload=WORKLOAD, rules=RULES,
     )  # fmt: skip
     answer = kvbench_here(

@@ -117,14 +117,14 @@ def test_an_arm_within_an_experiment_is_told_with_its_line_there(tmp_path: Path)
 @pytest.mark.parametrize(
     ("written", "instead", "line", "told"),
     [
-        ("40/s", "40000000/s", 3, "arrivals.rate: 1.2e+08 arrivals in one round are more than"),
+        ("40/s", "900000/s", 3, "arrivals.rate: 2.7e+06 arrivals in one round are more than"),
         (
             "{name: steady, for: 2s}",
             "{name: steady, for: 2s, rate: {on_off: {rate: 9/s, on: 0.001ms, off: 0.001ms}}}",
             6,
             "phases[1].rate: the rate of phase 'steady' repeats 1,000,000 times",
         ),
-        ("{name: steady, for: 2s}", "{name: steady, for: 2s, rate: {to: 9000000/s}}", 3, "arrivals.rate: "),
+        ("{name: steady, for: 2s}", "{name: steady, for: 2s, rate: {to: 1000000/s}}", 3, "arrivals.rate: "),
         ("tokens: 1024, pool: 6", "tokens: 4096, pool: 6", 9, "classes.long: class 'long' plans a prompt of 4160"),
     ],
 )

@@ -24,6 +24,7 @@ from kvbench.load.spare import driver_ahead
 from kvbench.spec.access import Access
 from kvbench.workload.schedule import Schedule, Segment
 from kvbench.workload.storage import write_schedule
+from tests.engine.test_keeper import wait_for
 from tests.judge.build import arm_round, rules, workload
 from tests.load.play import plan_for, request, schedule
 from tests.load.server import Normal, Peer, Request, ScriptedServer
@@ -244,6 +245,7 @@ class TestDriverAhead:
         write_schedule(steady(12, 0.1), tmp_path / "schedule.parquet")
         playing: list[list[int]] = []
         with ScriptedServer(Normal()) as server, driver_ahead(wanted=True):
+            assert wait_for(lambda: drivers() != [])  # a process that was just begun has no command line yet
             ahead = drivers()
             result = run_load(
                 plan_for(server.url, tmp_path), on_event=lambda _: playing.append(drivers()), should_stop=never
