@@ -70,6 +70,11 @@ class KvbenchError(Exception):
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text}\n  → {self.do}" if self.do else text
 
+    @property
+    def told(self) -> str:
+        """What is wrong, for those who are told nothing else."""
+        return self.what
+
 
 class InputError(KvbenchError):
     """The user's files, flags or environment are wrong.
@@ -84,6 +89,11 @@ class InputError(KvbenchError):
     ) -> None:
         self.key = key
         super().__init__(what, where=where, do=do)
+
+    @property
+    def told(self) -> str:
+        """With its key, where no place names that."""
+        return f"{dotted(self.key)}: {self.what}" if self.where is None and self.key is not None else self.what
 
     def __str__(self) -> str:
         text = super().__str__()

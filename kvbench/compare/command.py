@@ -29,7 +29,7 @@ from kvbench.compare.summary import show_summary, summarise
 from kvbench.engine.create import create_engine
 from kvbench.engine.environment import check_serves, install
 from kvbench.engine.scratch import scratch
-from kvbench.errors import EngineError, InputError, Interrupted, RunError, UnwritableError
+from kvbench.errors import EngineError, InputError, Interrupted, RecordError, RunError, UnwritableError
 from kvbench.history.store import append
 from kvbench.interrupts import undisturbed
 from kvbench.record.journal import Journal
@@ -247,7 +247,10 @@ def _show(run: RunDirectory, console: Console, as_json: bool, *, record: bool = 
         again = f"kvbench report {shlex.quote(str(run.path))}"
         say(console, f"the reports were not written: {error.what}; `{again}` makes them once that is mended")
     if record:
-        say(console, f"recorded in {append(run.path.resolve().parent, manifest, verdict)}")
+        try:
+            say(console, f"recorded in {append(run.path.resolve().parent, manifest, verdict)}")
+        except RecordError as error:
+            say(console, f"the verdict was not added to the history: {error.what}")
     if as_json:
         print_document(json.loads(render_verdict_json(data)))
     else:

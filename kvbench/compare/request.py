@@ -63,8 +63,8 @@ def check_same(request: Request, manifest: Manifest) -> None:
     if request.allow:
         from kvbench.compare.difference import allowed_differences  # brings every engine along
 
-        now = allowed_differences(_read(request)) if request.profiles else list(request.allow)
-        said["allowed differences"] = (now, manifest.allowed_differences)
+        asked = _read(request) if request.profiles else _recorded(manifest, request.allow)
+        said["allowed differences"] = (allowed_differences(asked), manifest.allowed_differences)
     if request.workload is not None:
         said["workload"] = (load_workload(request.workload), manifest.workload)
     if request.rules is not None:
@@ -77,6 +77,12 @@ def check_same(request: Request, manifest: Manifest) -> None:
             f"the run began with other {' and other '.join(changed)} than are given now",
             do="leave them out: a run knows its own; or begin a new run",
         )
+
+
+def _recorded(manifest: Manifest, allowed: tuple[str, ...]) -> Experiment:
+    """What the run is about, with these differences allowed."""
+    baseline, *candidates = [arm.profile for arm in manifest.arms]
+    return Experiment(baseline, tuple(candidates), manifest.workload, manifest.rules, allowed)
 
 
 def _with_rounds(rules: Rules, manifest: Manifest) -> Rules:

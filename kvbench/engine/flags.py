@@ -102,7 +102,7 @@ def known_flags(
             f"the engine's command {command[0]} cannot be found",
             do="correct engine.command, or install the engine",
         )
-    cache = home / "flags" / f"{_digest(command, version, executable)}.json"
+    cache = home / "flags" / f"{_digest(command, version, executable, env or {})}.json"
     kept = _kept(cache)
     if kept is not None:
         return kept
@@ -139,11 +139,11 @@ def shipped_flags(version: str | None) -> Flags | None:
     return Flags({name: tuple(values) for name, values in json.loads(path.read_text()).items()})
 
 
-def _digest(command: Sequence[str], version: str | None, executable: str) -> str:
+def _digest(command: Sequence[str], version: str | None, executable: str, env: Mapping[str, str]) -> str:
     changed = Path(executable).resolve().stat().st_mtime_ns
     python = python_of(executable)
-    installed = "" if python is None else installation(python, PACKAGE, os.environ)
-    about = [list(command), version, executable, changed, installed]
+    installed = "" if python is None else installation(python, PACKAGE, {**os.environ, **env})
+    about = [list(command), version, executable, changed, installed, sorted(env.items())]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 

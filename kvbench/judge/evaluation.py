@@ -2,8 +2,7 @@
 
 Kept is proven when the interval that decides lies within the limit, broken when it lies beyond; between is unknown.
 The interval of a latency budget (`max`) is that of the typical round, the geometric mean of the rounds' quantiles,
-in which good rounds hide a terrible one. So kept needs each round's own figure within the budget as well. That can
-turn kept into unknown and nothing else: GO becomes rarer, never wrong oftener, and a breach is as often proven.
+in which good rounds hide a terrible one: the sentence names each round whose own figure exceeds the budget.
 """
 
 from __future__ import annotations
@@ -240,13 +239,14 @@ def _against(question: Question, limit: Limit, readings: list[Pair]) -> Ruling:
     if _at_timeout(question, limit, readings):
         status = "fail"
     beyond = _rounds_beyond(question, limit, readings) if limit.holds(found.mean, bound) else []
-    if beyond and status == "pass":
+    cut_off = bool(beyond) and limit.amount >= case.workload.request_timeout
+    if cut_off and status == "pass":
         status = "unknown"
     result = _result(question, limit, readings, found, status)
     result = result.model_copy(update={"text": _text(question, limit, result, found, beyond)})
     if limit.ratio:
         result = result.model_copy(update={"sign_flip_p": sign_flip(values)})
-    more_would_tell = status == "unknown" and not beyond
+    more_would_tell = status == "unknown" and not cut_off
     return Ruling(result, _needed(question, limit, found, bound) if more_would_tell else None)
 
 
@@ -371,14 +371,16 @@ def _text(question: Question, limit: Limit, result: RuleResult, found: Estimate,
     if result.decision_ci is not None:
         words += f" [{show(result.decision_ci[0])}, {show(result.decision_ci[1])}]"
     words += f"; {limit.words} {show(limit.amount)} asked for"
-    if result.status == "unknown" and beyond:
+    if result.status == "unknown" and beyond and limit.amount >= question.case.workload.request_timeout:
         return f"{words}: not {DECIDED[question.kind]['pass']}, since {wording.listed(beyond)}"
     if result.status == "unknown" and found.degenerate:
         return f"{words}; all rounds agree to the last digit, which no measurement does"
     if result.status == "unknown" and result.decision_ci is None:
         return f"{words}; {wording.count(found.units, 'independent round')} cannot decide it yet"
     words += f": {DECIDED[question.kind][result.status]}"
-    return f"{words}, in each single round as well" if budget and result.status == "pass" else words
+    if not budget or result.status != "pass":
+        return words
+    return f"{words}, though {wording.listed(beyond)}" if beyond else f"{words}, in each single round as well"
 
 
 def _figure(amount: float | None, unit: str | None) -> str:

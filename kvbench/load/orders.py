@@ -67,7 +67,7 @@ def _plan_on_stdin() -> LoadPlan:
 
 def _failed(error: KvbenchError) -> int:
     print(error, file=sys.stderr)
-    say({"event": "error", "what": error.what, "do": error.do, "exit_code": error.exit_code})
+    say({"event": "error", "what": error.told, "do": error.do, "exit_code": error.exit_code})
     return error.exit_code
 
 

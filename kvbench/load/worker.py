@@ -99,7 +99,7 @@ class _Worker:
             try:
                 self._play_share(precedence)
             except KvbenchError as error:
-                self._master.say(m.Failed(what=error.what[:4000], do=error.do, exit_code=error.exit_code))
+                self._master.say(m.Failed(what=error.told[:4000], do=error.do, exit_code=error.exit_code))
                 raise
             except Exception as error:
                 what = f"{type(error).__name__}: {error}"

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from kvbench.errors import InputError, RecordError, Where
 from kvbench.record.atomic import write_text
 from kvbench.record.manifest import Manifest
+from kvbench.spec.bounds import STORED
 
 __all__ = ["RunDirectory", "utc_now"]
 
@@ -101,7 +102,7 @@ class RunDirectory:
     def read_manifest(self) -> Manifest:
         """The stored manifest. InputError when it is not readable."""
         try:
-            return Manifest.model_validate_json(self.manifest_path.read_text(encoding="utf-8"))
+            return Manifest.model_validate_json(self.manifest_path.read_text(encoding="utf-8"), context=STORED)
         except (OSError, ValidationError, UnicodeDecodeError) as error:
             raise InputError(
                 f"run.json cannot be read: {_first_line(error)}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from kvbench.errors import InputError
@@ -35,15 +35,20 @@ __all__ = [
     "SIZE",
     "SLOWEST_PER_S",
     "STEEPEST_ZIPF",
+    "STORED",
     "TIME",
     "WEIGHT",
     "WINDOWS_PER_FOR",
     "Range",
     "between",
     "check_option",
+    "is_stored",
     "within",
     "zero_or_between",
 ]
+
+STORED = "a stored run"
+"""Context in which a run's manifest is validated."""
 
 MOST_TOKENS = 1_000_000_000
 """Of one length. A hundred times what any model reads, and a session of a million turns still fits 64 bits."""
@@ -117,13 +122,13 @@ def between(least: float, most: float) -> AfterValidator:
 
 def within(range_: Range) -> AfterValidator:
     """`between` for a range that has a name."""
-    return AfterValidator(lambda value: _checked(value, range_, "must lie between "))
+    return AfterValidator(lambda value, info: _checked(value, range_, "must lie between ", info))
 
 
 def zero_or_between(range_: Range) -> AfterValidator:
     """As `within`, where nothing at all may be said, too."""
     return AfterValidator(
-        lambda value: value if value == 0 else _checked(value, range_, "must be 0 or lie between ")
+        lambda value, info: value if value == 0 else _checked(value, range_, "must be 0 or lie between ", info)
     )
 
 
@@ -134,8 +139,13 @@ def check_option(option: str, value: float, range_: Range, written: str) -> floa
     return value
 
 
-def _checked(value: float, range_: Range, must: str) -> float:
-    if value not in range_:
+def is_stored(info: ValidationInfo) -> bool:
+    """Whether it is what a run began with that is read, which was checked by the version that began it."""
+    return info.context == STORED
+
+
+def _checked(value: float, range_: Range, must: str, info: ValidationInfo) -> float:
+    if value not in range_ and not is_stored(info):
         raise PydanticCustomError("bounds", "{text}", {"text": f"{must}{range_.words}"})
     return value
 

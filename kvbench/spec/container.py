@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
+from kvbench.spec.bounds import is_stored
 from kvbench.spec.model import SpecModel
 from kvbench.spec.paths import UserPath
 from kvbench.spec.quantity import ByteSize, Whole
@@ -41,10 +42,12 @@ class Mount(SpecModel):
     read_only: bool = True
 
 
-def _free_option(value: str) -> str:
+def _free_option(value: str, info: ValidationInfo) -> str:
     name = value.partition("=")[0]
     if not name.startswith("-"):
         raise ValueError(f"expected an option such as --cap-add=SYS_NICE, got {value!r}; write its value after `=`")
+    if is_stored(info):
+        return value
     if name in OWN_OPTIONS or (not name.startswith("--") and name[:2] in OWN_OPTIONS):
         raise ValueError(f"{name[:2] if name not in OWN_OPTIONS else name} is kvbench's to set")
     if not name.startswith("--"):

@@ -32,10 +32,8 @@ def check_experiment(experiment: Experiment) -> list[str]:
         raise InputError("nothing to compare: there is no candidate")
     _check_names(experiment)
     _check_disk_paths(experiment)
-    _check_servers(experiment)
     _check_classes(experiment.rules, experiment.workload)
     _check_limits(experiment.rules)
-    _check_budgets(experiment.rules, experiment.workload)
     check_holdout(experiment.workload, experiment.arms)
     return list(_warnings(experiment))
 
@@ -118,23 +116,24 @@ def _check_disk_paths(experiment: Experiment) -> None:
             )
 
 
-def _check_servers(experiment: Experiment) -> None:
-    """All arms play the same prompts in a round, so one server would serve the later arms from its caches."""
+def _one_server(experiment: Experiment) -> Iterator[str]:
+    """All arms play the same prompts in a round, so one server serves the later arms from its caches."""
     attached = [arm for arm in experiment.arms if arm.engine.base_url is not None]
     for first, second in combinations(attached, 2):
-        if _address(first) == _address(second):
-            raise InputError(
-                f"'{first.name}' and '{second.name}' are the same server, {second.engine.base_url}: what one arm "
-                "was served would be in its caches for the other",
-                where=where(second, "engine.base_url"),
-                do="give each arm a server of its own",
+        if _reached(first) == _reached(second):
+            yield (
+                f"'{first.name}' and '{second.name}' are one server, {second.engine.base_url}: what one arm was "
+                "served is in its caches for the other, so a difference between them means nothing; give each arm "
+                "a server of its own"
             )
 
 
-def _address(arm: Profile) -> tuple[str, str, int | None, str]:
-    parts = urlsplit(arm.engine.base_url or "")
+def _reached(arm: Profile) -> tuple[object, ...]:
+    """A gateway may lead to different servers by headers, key or model."""
+    spec, parts = arm.engine, urlsplit(arm.engine.base_url or "")
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    return parts.scheme, (parts.hostname or "").replace("localhost", "127.0.0.1"), port, parts.path.rstrip("/")
+    host = (parts.hostname or "").replace("localhost", "127.0.0.1")
+    return parts.scheme, host, port, parts.path.rstrip("/"), spec.headers, spec.api_key_env, arm.served_name
 
 
 def _real(path: Path) -> Path:
@@ -157,18 +156,18 @@ def _check_limits(rules: Rules) -> None:
         raise InputError("the rules hold no rule, so there is nothing to decide", where=where(rules))
 
 
-def _check_budgets(rules: Rules, workload: Workload) -> None:
+def _beyond_the_timeout(rules: Rules, workload: Workload) -> Iterator[str]:
     """A latency that was cut off at the time-out may be any from there on, so it tells of no budget beyond."""
     timeout_s = workload.request_timeout
-    for part in ("guardrails", "evidence"):
-        for i, rule in enumerate(getattr(rules, part)):
-            if rule.metric in LATENCIES and rule.max is not None and rule.max >= timeout_s:
-                raise InputError(
-                    f"rule '{rule.id}': the workload '{workload.name}' waits {show_seconds(timeout_s)} for an "
-                    f"answer (request_timeout), so it cannot tell whether {show_seconds(rule.max)} are kept",
-                    where=where(rules, part, i, "max"),
-                    do="use a lower max, or a longer request_timeout in the workload",
-                )
+    # A failure is over every sustained budget.
+    plain = [rule for rule in rules.guardrails if rule.sustained is None]
+    for rule in (*plain, *rules.evidence):
+        if rule.metric in LATENCIES and rule.max is not None and rule.max >= timeout_s:
+            yield (
+                f"rule '{rule.id}': the workload '{workload.name}' waits {show_seconds(timeout_s)} for an answer "
+                "(request_timeout), so where requests are given up it is not known whether "
+                f"{show_seconds(rule.max)} are kept; use a lower max, or a longer request_timeout"
+            )
 
 
 def check_holdout(workload: Workload, arms: Sequence[Profile]) -> None:
@@ -186,6 +185,8 @@ def _warnings(experiment: Experiment) -> Iterator[str]:
     if not rules.benefits:
         yield "the rules declare no benefit, so the verdict cannot be GO"
     yield from _hardly_decided(rules)
+    yield from _beyond_the_timeout(rules, experiment.workload)
+    yield from _one_server(experiment)
     measures_goodput = any(rule.metric == "goodput" for rule in (*rules.guardrails, *rules.benefits))
     if measures_goodput and not any(_has_target(class_.targets) for class_ in experiment.workload.classes.values()):
         yield "a rule is on goodput, but no class has latency targets: every completed request will count"

@@ -200,30 +200,28 @@ class TestABudget:
         assert guardrail(pairs, self.RULE | {"max": 60.0}).status == "unknown"
         assert guardrail(pairs, self.RULE, rounds=(4, 12)).status == "unknown"
 
-    def test_is_not_kept_by_rounds_that_hide_a_terrible_one(self) -> None:
+    def test_kept_in_the_typical_round_names_the_terrible_one(self) -> None:
         """Eleven of 0.2 s and one at the time-out have a geometric mean of 0.33 s, and an interval below 2 s."""
         pairs = exact_pairs((*(0.2 + 0.002 * n for n in range(11)), 60.0))
         found = guardrail(pairs, self.RULE, rounds=(12, 12))
         assert found.decision_ci is not None
         assert found.decision_ci[1] < 2.0
-        assert (found.status, found.effect) == ("unknown", pytest.approx(0.33, abs=0.05))
-        words = "at most 2 s asked for: not safe, since round 12 alone had "
-        assert words in found.text
-        assert guardrail(pairs[:11], self.RULE, rounds=(11, 11)).status == "pass"
+        assert (found.status, found.effect) == ("pass", pytest.approx(0.33, abs=0.05))
+        assert "at most 2 s asked for: safe, though round 12 alone had " in found.text
+        assert "alone" not in guardrail(pairs[:11], self.RULE, rounds=(11, 11)).text
 
-    def test_tells_every_round_beyond_it_and_asks_for_no_more_rounds(self) -> None:
+    def test_tells_every_round_beyond_it(self) -> None:
         run = comparison(
             exact_pairs((0.2, 2.5, 0.21, 0.2, 2.6, 0.2, 0.22)), rules(guardrails=[{"id": "r", **self.RULE}])
         )
         (ruling,) = (each for each in judge_guardrails(build_case(run)) if each.result.rule == "r")
-        assert ruling.result.status == "unknown"
-        assert re.search(r"since round 2 alone had 2\.\d+ s; round 5 alone had 2\.\d+ s$", ruling.result.text)
-        assert ruling.needed_units is None
+        assert ruling.result.status == "pass"
+        assert re.search(r"though round 2 alone had 2\.\d+ s; round 5 alone had 2\.\d+ s$", ruling.result.text)
 
     def test_of_a_round_at_the_time_out_says_that_it_had_so_much_or_more(self) -> None:
         pairs = exact_pairs((0.2, 0.21, 0.2))
         last = replace(pairs[2].candidate, requests=fail(pairs[2].candidate.requests, slice(None)))
-        found = guardrail([*pairs[:2], replace(pairs[2], candidate=last)], self.RULE | {"max": 59.0})
+        found = guardrail([*pairs[:2], replace(pairs[2], candidate=last)], self.RULE | {"max": 1e6})
         assert found.status == "unknown"
         assert found.text.endswith("not safe, since round 3 alone had 60 s or more, the request time-out")
 
@@ -233,7 +231,7 @@ class TestABudget:
         assert found.text.endswith("at most 1 s asked for: breach")
 
     def test_beyond_the_time_out_is_never_kept(self) -> None:
-        """Such rules are refused before a run; stored runs may have them. At 60 s it is not known how much more."""
+        """At 60 s it is not known how much more."""
         pairs = exact_pairs((1.0, 1.0, 1.0))
         pairs = [
             replace(p, candidate=replace(p.candidate, requests=fail(p.candidate.requests, slice(n, None))))
