@@ -72,9 +72,9 @@ class Module:
 def copy_sources(target: Path) -> None:
     """What the tests of `judge/` need; only what changed, so that mutmut knows what it need not do again."""
     wanted = {"pyproject.toml": (REPOSITORY / "pyproject.toml").read_bytes() + CONFIG.encode()}
-    for name in ("README.md", "tests/__init__.py", "tests/conftest.py"):
+    for name in ("README.md", "tests/__init__.py", "tests/conftest.py", "tests/missing.py"):
         wanted[name] = (REPOSITORY / name).read_bytes()
-    for folder in ("kvbench", TESTS, "workloads", "profiles"):
+    for folder in ("kvbench", TESTS, "tests/proofs", "workloads", "profiles"):
         for path in (REPOSITORY / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 wanted[str(path.relative_to(REPOSITORY))] = path.read_bytes()
